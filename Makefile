@@ -1,0 +1,41 @@
+# Everything here works from a clean clone. PYTHON: 3.11, 3.12 or 3.13.
+PYTHON ?= python3
+TOOLKIT = .venv/bin/toolkit
+
+.PHONY: help install engine demo test test-fast lint golden clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | column -t -s "$$(printf '\t')"
+
+install: .venv/installed  ## .venv with the command toolkit in it
+
+.venv/installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	.venv/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+engine: install  ## .venv-engine: vLLM for CPU, NIXL and our connector
+	.venv/bin/python -m toolkit.embedded.engine_env .venv-engine
+
+demo: install  ## the whole path on this machine, from nothing to a verdict
+	$(TOOLKIT) demo
+
+test: engine  ## every test, with a real Slurm and real engines
+	.venv/bin/python -m pytest
+	.venv-engine/bin/python -m pip install --quiet --disable-pip-version-check pytest pytest-timeout
+	.venv-engine/bin/python -m pytest connector/tests
+
+test-fast: install  ## the tests that need neither Slurm nor engines, under a minute
+	.venv/bin/python -m pytest -m "not slurm and not engine and not slow"
+
+lint: install  ## ruff and mypy
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+golden: install  ## write the golden files anew; look at the difference before you commit it
+	.venv/bin/python -m pytest tests --golden -m "not slurm and not engine and not slow"
+
+clean:  ## remove environments, the embedded cluster's folder and caches; keeps runs
+	-$(TOOLKIT) cluster delete -f deployments/embedded.yaml --yes --purge
+	rm -rf .venv .venv-engine .toolkit .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,158 @@
+"""A run against a Slurm in memory: submitted, followed, failed, cancelled, found again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from toolkit.errors import JobFailed, SettingsError, ToolkitError
+from toolkit.flows.run import Run, list_runs, open_run, submit
+from toolkit.flows.target import OpenTarget
+from toolkit.plan.run import RunPlan, places_of, plan_run
+from toolkit.remote.slurm import GONE, Slurm
+from toolkit.render.jobs import render_run
+from toolkit.settings.deployment import Deployment
+from toolkit.testing.fake_head import FakeHead
+
+RUNS = PurePosixPath("/runs")
+
+
+@pytest.fixture
+def settings(deployment: Callable[..., Deployment]) -> Deployment:
+    return deployment("embedded")
+
+
+@pytest.fixture
+def head() -> FakeHead:
+    return FakeHead()
+
+
+@pytest.fixture
+def target(settings: Deployment, head: FakeHead) -> OpenTarget:
+    places = places_of(settings, Path("/pd"), Path("/pd/.venv/bin/python"))
+    return OpenTarget(head, Slurm(head), places, RUNS)
+
+
+@pytest.fixture
+def plan(settings: Deployment, target: OpenTarget) -> RunPlan:
+    return plan_run(settings, "r", RUNS, target.places)
+
+
+def publish(head: FakeHead, run: Run, *jobs: str) -> None:
+    for job in jobs:
+        head.put(run.folder.endpoint(job), json.dumps({"name": job, "url": f"http://{job}:1"}))
+
+
+def states(head: FakeHead) -> dict[str, str]:
+    return {job.short_name: job.state for job in head.jobs}
+
+
+def test_submit_sends_what_render_gives(
+    settings: Deployment, plan: RunPlan, target: OpenTarget, head: FakeHead
+) -> None:
+    run = submit(settings, plan, target)
+    assert [job.name for job in head.jobs] == ["r.prefill-1", "r.decode-1", "r.router"]
+    assert {job.script: head.files[job.script] for job in head.jobs} == render_run(plan)
+    assert run.folder.log("prefill-1").parent in {path.parent for path in head.files}, "Slurm makes no folder"
+    assert Deployment.model_validate_json(head.files[run.folder.settings]) == settings
+
+
+def test_ready_when_the_router_has_published(
+    settings: Deployment, plan: RunPlan, target: OpenTarget, head: FakeHead
+) -> None:
+    run = submit(settings, plan, target)
+    told: list[str] = []
+
+    def go_on(head: FakeHead) -> None:
+        for job in head.jobs:
+            job.state = "RUNNING"
+        if len(told) > 2:
+            publish(head, run, "prefill-1", "decode-1", "router")
+
+    head.on_query = go_on
+    assert run.wait_until_ready(told.append) == "http://router:1"
+    assert "  prefill-1: RUNNING node-1" in told
+
+
+@pytest.mark.parametrize("job", ["prefill-1", "decode-1", "router"])
+def test_a_job_that_dies_at_start_is_told_with_its_log_and_nothing_is_left(
+    job: str, settings: Deployment, plan: RunPlan, target: OpenTarget, head: FakeHead
+) -> None:
+    run = submit(settings, plan, target)
+    head.put(run.folder.log(job), "".join(f"line {i}\n" for i in range(99)) + "ValueError: no such model\n")
+
+    def die(head: FakeHead) -> None:
+        head.job(job).state, head.job(job).exit_code = "FAILED", 1
+
+    head.on_query = die
+    with pytest.raises(JobFailed) as caught:
+        run.wait_until_ready(lambda _: None)
+    text = str(caught.value)
+    assert f"job {job} of run r ended: FAILED, exit code 1 (NonZeroExitCode) on node-1" in text
+    assert "  | ValueError: no such model" in text
+    assert "line 50\n" not in text
+    assert caught.value.exit_code == 3
+    assert set(states(head).values()) == {"FAILED", "CANCELLED"}
+
+
+def test_a_failed_job_is_named_before_one_that_was_cancelled_beside_it(
+    settings: Deployment, plan: RunPlan, target: OpenTarget, head: FakeHead
+) -> None:
+    run = submit(settings, plan, target)
+    head.job("prefill-1").state = "CANCELLED"
+    head.job("decode-1").state = "TIMEOUT"
+    with pytest.raises(JobFailed, match="job decode-1 .*TIMEOUT"):
+        run.wait_until_ready(lambda _: None)
+
+
+@pytest.mark.parametrize("job", ["prefill-1", "decode-1", "router"])
+def test_a_refused_job_takes_those_before_it_along(
+    job: str, settings: Deployment, plan: RunPlan, target: OpenTarget, head: FakeHead
+) -> None:
+    head.refuse = frozenset({job})
+    with pytest.raises(JobFailed, match="Invalid partition"):
+        submit(settings, plan, target)
+    assert set(states(head).values()) <= {"CANCELLED"}
+
+
+def test_a_full_disk_stops_before_anything_is_submitted(
+    settings: Deployment, plan: RunPlan, target: OpenTarget, head: FakeHead
+) -> None:
+    head.full = True
+    with pytest.raises(ToolkitError, match="No space left on device"):
+        submit(settings, plan, target)
+    assert head.jobs == []
+
+
+def test_a_run_is_never_submitted_over_another(
+    settings: Deployment, plan: RunPlan, target: OpenTarget
+) -> None:
+    submit(settings, plan, target)
+    with pytest.raises(SettingsError, match="exists already"):
+        submit(settings, plan, target)
+
+
+def test_a_run_is_found_again_from_its_folder(
+    settings: Deployment, plan: RunPlan, target: OpenTarget, head: FakeHead
+) -> None:
+    run = submit(settings, plan, target)
+    assert open_run(target, RUNS / "r") == run
+    assert [found.name for found in list_runs(target)] == ["r"]
+    with pytest.raises(SettingsError, match="no run in /runs/none"):
+        open_run(target, RUNS / "none")
+    run.cancel(lambda _: None)
+    assert set(states(head).values()) == {"CANCELLED"}
+
+
+def test_an_id_that_a_new_cluster_gave_to_another_job_is_gone(
+    settings: Deployment, plan: RunPlan, target: OpenTarget, head: FakeHead
+) -> None:
+    run = submit(settings, plan, target)
+    for job in head.jobs:
+        job.name, job.state = "someone-elses", "RUNNING"
+    assert {state.state for state in run.states().values()} == {GONE}
+    run.cancel(lambda _: None)
+    assert {job.state for job in head.jobs} == {"RUNNING"}

@@ -1,0 +1,48 @@
+"""This machine as a head node."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from toolkit.errors import ToolkitError
+from toolkit.remote.head import LocalHead
+
+
+def test_run_gives_status_and_both_outputs_and_adds_to_the_environment() -> None:
+    done = LocalHead({"SLURM_CONF": "/c"}).run(["sh", "-c", "echo $SLURM_CONF; echo e >&2; exit 3"])
+    assert (done.returncode, done.stdout, done.stderr) == (3, "/c\n", "e\n")
+
+
+def test_an_absent_command_is_told() -> None:
+    with pytest.raises(ToolkitError, match="no-such-command is not installed"):
+        LocalHead().run(["no-such-command"])
+
+
+def test_a_command_that_hangs_is_told() -> None:
+    with pytest.raises(ToolkitError, match="no answer within 0.1 s"):
+        LocalHead().run(["sleep", "5"], timeout=0.1)
+
+
+def test_files(tmp_path: Path) -> None:
+    head = LocalHead()
+    path = PurePosixPath(tmp_path) / "a" / "b.txt"
+    assert head.get(path) is None
+    assert head.names(path.parent) == []
+    head.put(path, "häll\no\n")
+    assert head.get(path) == "häll\no\n"
+    assert head.get(path, tail=2) == "o\n"
+    assert head.names(path.parent) == ["b.txt"], "no half-written file is left beside it"
+
+
+def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ToolkitError, match="can't write .*file/x") as caught:
+        LocalHead().put(PurePosixPath(tmp_path / "file" / "x"), "")
+    assert "target.runs_dir" in str(caught.value)
+
+
+def test_a_full_disk_is_told_and_leaves_no_half_file() -> None:
+    with pytest.raises(ToolkitError, match="can't write"):
+        LocalHead().put(PurePosixPath("/dev/full/x"), "text")

@@ -1,0 +1,45 @@
+"""toolkit demo: the whole path on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from toolkit.cli.output import progress, progress_bar
+
+
+@click.command()
+@click.option("--name", default="demo", show_default=True, help="Name of the sweep; its folder is made anew.")
+@click.option("--keep", is_flag=True, help="Leave the cluster up afterwards.")
+@click.option(
+    "--set",
+    "assignments",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Set one setting of the embedded deployment.",
+)
+def cli(name: str, keep: bool, assignments: tuple[str, ...]) -> None:
+    """The whole path on this machine: a real Slurm, real vLLM on CPU, two-way KV transfer OFF and ON.
+
+    Makes what is missing, runs the sweep of deployments/embedded.yaml, ends with the verdict and the page,
+    and takes the cluster down again.
+    """
+    import os
+    from importlib.resources import as_file
+
+    from toolkit.data import shipped
+    from toolkit.errors import ResultsInvalid
+    from toolkit.flows.demo import run_demo
+    from toolkit.settings.load import load
+
+    with as_file(shipped("deployments", "embedded.yaml")) as file:
+        settings = load(file, assignments, os.environ).deployment
+    tell = progress()
+    with progress_bar() as bar:
+        results = run_demo(settings, name, tell, bar, keep=keep)
+    page = Path(str(results.folder)) / "index.html"
+    tell(f"page: {page}")
+    if not results.valid:
+        raise ResultsInvalid("; ".join(results.reasons), next_step=f"see {page}")
+    click.echo(results.verdict)

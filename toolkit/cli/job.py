@@ -1,0 +1,187 @@
+"""toolkit job: the jobs of a deployment, from script to log."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolkit.cli.options import dry_run_option, load_settings, output_option, settings_options
+from toolkit.cli.output import print_data, print_table, progress
+
+if TYPE_CHECKING:
+    from toolkit.flows.run import Run
+    from toolkit.flows.target import OpenTarget
+    from toolkit.plan.run import RunPlan
+    from toolkit.settings.deployment import Deployment
+
+name_option = click.option("--name", help="Name of the run and its folder; default: deployment and time.")
+run_option = click.option("--run", "run_name", metavar="NAME", help="The run; default: the newest.")
+
+
+@click.group()
+def cli() -> None:
+    """Render, submit and follow the jobs of a deployment: one per engine, and the router."""
+
+
+@cli.command()
+@settings_options
+@name_option
+def render(file: Path, assignments: tuple[str, ...], name: str | None) -> None:
+    """Print every job script, as `submit` would send it.
+
+    \b
+    Example: toolkit job render -f deployments/qwen3-32b-p5en.yaml
+    """
+    settings = load_settings(file, assignments).deployment
+    _print_scripts(_plan(settings, name)[0])
+
+
+@cli.command()
+@settings_options
+@name_option
+@dry_run_option
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the router answers.")
+def submit(file: Path, assignments: tuple[str, ...], name: str | None, dry_run: bool, wait: bool) -> None:
+    """Start the engines and the router; print the router's URL.
+
+    \b
+    Example: toolkit job submit -f deployments/embedded.yaml
+    """
+    settings = load_settings(file, assignments).deployment
+    plan, target = _plan(settings, name)
+    if dry_run:
+        _print_scripts(plan)
+        return
+    from toolkit.flows.run import submit as submit_run
+
+    tell = progress()
+    run = submit_run(settings, plan, target)
+    tell(f"run {run.name}: " + ", ".join(f"{job} is job {job_id}" for job, job_id in run.job_ids.items()))
+    if not wait:
+        click.echo(run.name)
+        return
+    try:
+        url = run.wait_until_ready(tell)
+    except KeyboardInterrupt:
+        tell(
+            f"the jobs go on; `toolkit job watch -f {file}` follows, `toolkit job cancel -f {file}` ends them"
+        )
+        raise
+    tell(f"model {settings.model.served_name!r} is served; `toolkit job cancel -f {file}` ends it")
+    click.echo(f"{url}/v1")
+
+
+@cli.command("list")
+@settings_options
+@output_option("table", "json", "yaml")
+@click.option("--all", "everything", is_flag=True, help="Also runs whose jobs have all ended.")
+def list_(file: Path, assignments: tuple[str, ...], output: str, everything: bool) -> None:
+    """The runs of a deployment's target and the state of their jobs."""
+    from toolkit.flows.run import list_runs
+
+    target = _target(file, assignments)
+    known = target.slurm.states()
+    rows = []
+    for run in list_runs(target):
+        states = run.states_among(known)
+        if everything or any(not state.ended for state in states.values()):
+            rows += [
+                (run.name, job, state.job_id, state.how, state.nodes, run.address(job))
+                for job, state in states.items()
+            ]
+    columns = ("run", "job", "id", "state", "node", "address")
+    if output == "table":
+        print_table(columns, rows)
+    else:
+        print_data([dict(zip(columns, row, strict=True)) for row in rows], output)
+
+
+@cli.command()
+@settings_options
+@run_option
+@click.argument("job", required=False)
+@click.option("--lines", default=50, show_default=True, help="Lines from the end of each log.")
+def logs(file: Path, assignments: tuple[str, ...], run_name: str | None, job: str | None, lines: int) -> None:
+    """Print the end of a run's logs, or of one JOB's, such as prefill-1."""
+    run = _run(_target(file, assignments), run_name)
+    if job is not None and job not in run.job_ids:
+        raise click.BadParameter(f"run {run.name} has no job {job!r}; it has {', '.join(run.job_ids)}")
+    for name in [job] if job else list(run.job_ids):
+        text = run.target.head.get(run.folder.log(name), tail=lines * 1000)
+        if not job:
+            click.echo(f"==> {name} <==")
+        click.echo("\n".join((text or "").splitlines()[-lines:]))
+
+
+@cli.command()
+@settings_options
+@run_option
+def watch(file: Path, assignments: tuple[str, ...], run_name: str | None) -> None:
+    """Follow a run until its jobs have ended; exit 3 if one ended badly."""
+    run = _run(_target(file, assignments), run_name)
+    told: dict[str, str] = {}
+    while True:
+        states = run.states()
+        for job, state in states.items():
+            if told.get(job) != state.how:
+                click.echo(f"{time.strftime('%H:%M:%S')} {job}: {state.how} {state.nodes}".rstrip(), err=True)
+                told[job] = state.how
+        if all(state.ended for state in states.values()):
+            break
+        time.sleep(2)
+    for job, state in states.items():
+        if state.ended_badly:
+            raise run.failure(job, state)
+
+
+@cli.command()
+@settings_options
+@run_option
+@click.option("--all", "everything", is_flag=True, help="Every run of this target.")
+def cancel(file: Path, assignments: tuple[str, ...], run_name: str | None, everything: bool) -> None:
+    """End a run's jobs and wait until they are gone."""
+    from toolkit.flows.run import list_runs
+
+    target = _target(file, assignments)
+    tell = progress()
+    for run in list_runs(target) if everything else [_run(target, run_name)]:
+        run.cancel(tell)
+        tell(f"run {run.name}: no job of it runs")
+
+
+def _plan(settings: Deployment, name: str | None) -> tuple[RunPlan, OpenTarget]:
+    from toolkit.flows.target import open_target
+    from toolkit.plan.run import plan_run
+
+    target = open_target(settings)
+    chosen = name or f"{settings.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return plan_run(settings, chosen, target.runs, target.places), target
+
+
+def _print_scripts(plan: RunPlan) -> None:
+    from toolkit.render.jobs import render_run
+
+    for path, text in render_run(plan).items():
+        click.echo(f"# ==> {path} <==")
+        click.echo(text, nl=False)
+
+
+def _target(file: Path, assignments: tuple[str, ...]) -> OpenTarget:
+    from toolkit.flows.target import open_target
+
+    return open_target(load_settings(file, assignments).deployment)
+
+
+def _run(target: OpenTarget, name: str | None) -> Run:
+    from toolkit.errors import SettingsError
+    from toolkit.flows.run import list_runs, open_run
+
+    if name:
+        return open_run(target, target.runs / name)
+    runs = list_runs(target)
+    if not runs:
+        raise SettingsError(f"no run in {target.runs}.", next_step="`toolkit job submit -f FILE` makes one")
+    return max(runs, key=lambda run: max(run.job_ids.values()))

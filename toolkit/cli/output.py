@@ -1,0 +1,77 @@
+"""The only printer: results on stdout, progress on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+Progress = Callable[[str], None]
+
+
+def print_data(data: Any, output: str) -> None:
+    """`data` as json or yaml."""
+    if output == "yaml":
+        import yaml
+
+        click.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)
+    else:
+        click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table: boxed by rich on a terminal, tab-separated without a header in a pipe (as gh does)."""
+    if not sys.stdout.isatty():
+        for row in rows:
+            click.echo("\t".join("" if cell is None else str(cell) for cell in row))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column.upper(), overflow="fold")
+    for row in rows:
+        table.add_row(*("" if cell is None else str(cell) for cell in row))
+    Console().print(table)
+
+
+def progress() -> Progress:
+    """A plain line on stderr for each step."""
+    return lambda message: click.echo(message, err=True)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
+    """A function (done, total, what): a bar on a terminal, otherwise a line whenever `done` moves."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True)) as bars:
+            tasks: dict[str, TaskID] = {}
+
+            def draw(done: int, total: int, what: str) -> None:
+                if what not in tasks:
+                    tasks[what] = bars.add_task(what, total=total)
+                bars.update(tasks[what], completed=done)
+
+            yield draw
+        return
+    told: set[tuple[int, int, str]] = set()
+
+    def tell(done: int, total: int, what: str) -> None:
+        if (done, total, what) not in told:
+            told.add((done, total, what))
+            click.echo(f"  {what}: {done} of {total}", err=True)
+
+    yield tell

@@ -1,0 +1,119 @@
+"""toolkit sweep: measure two-way KV transfer OFF against ON."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolkit.cli.options import load_settings, output_option, settings_options
+from toolkit.cli.output import print_data, print_table, progress, progress_bar
+
+if TYPE_CHECKING:
+    from toolkit.flows.sweep import Sweep
+
+name_option = click.option("--name", required=True, help="Name of the sweep and its folder.")
+
+
+@click.group()
+def cli() -> None:
+    """Measure two-way KV transfer OFF against ON over prompt lengths."""
+
+
+@cli.command()
+@settings_options
+@output_option("table", "json", "yaml")
+def plan(file: Path, assignments: tuple[str, ...], output: str) -> None:
+    """What a sweep of these settings would ask; nothing is started.
+
+    \b
+    Example: toolkit sweep plan -f deployments/qwen3-32b-p5en.yaml
+    """
+    from toolkit.plan.sweep import plan_sweep
+
+    settings = load_settings(file, assignments).deployment
+    schedule = plan_sweep(settings, "on")
+    rows = [
+        (
+            point.prompt_length,
+            len(point.conversations),
+            schedule.turns,
+            2 * len(point.conversations) * schedule.turns,
+        )
+        for point in schedule.points
+    ]
+    columns = ("prompt_tokens", "conversations", "turns", "requests_off_and_on")
+    if output == "table":
+        print_table(columns, rows)
+    else:
+        print_data([dict(zip(columns, row, strict=True)) for row in rows], output)
+
+
+@cli.command()
+@settings_options
+@click.option("--name", help="Name of the sweep and its folder; default: deployment and time.")
+def run(file: Path, assignments: tuple[str, ...], name: str | None) -> None:
+    """Run OFF, then ON, with engines and router started anew for each; print the sweep's folder.
+
+    \b
+    Example: toolkit sweep run -f deployments/embedded.yaml --name first
+    """
+    sweep = _open(file, assignments, name)
+    tell = progress()
+    tell(f"sweep {sweep.name} in {sweep.folder.root}")
+    _run(sweep, file)
+
+
+@cli.command()
+@settings_options
+@name_option
+def resume(file: Path, assignments: tuple[str, ...], name: str) -> None:
+    """Go on with a sweep that was stopped; conversations that are whole are not held again.
+
+    \b
+    Example: toolkit sweep resume -f deployments/embedded.yaml --name first
+    """
+    sweep = _open(file, assignments, name)
+    if sweep.target.head.get(sweep.folder.settings) is None:
+        from toolkit.errors import SettingsError
+
+        raise SettingsError(f"no sweep in {sweep.folder.root}.", next_step="`toolkit sweep run` starts one")
+    _run(sweep, file)
+
+
+@cli.command()
+@settings_options
+@name_option
+@output_option("table", "json", "yaml")
+def status(file: Path, assignments: tuple[str, ...], name: str, output: str) -> None:
+    """How many requests of each leg are answered."""
+    from toolkit.flows.sweep import LEGS
+
+    sweep = _open(file, assignments, name)
+    rows = [(leg, sweep.done(leg), sweep.schedule(leg).expected_rows) for leg in LEGS]
+    if output == "table":
+        print_table(("leg", "done", "of"), rows)
+    else:
+        print_data([{"leg": leg, "done": done, "of": of} for leg, done, of in rows], output)
+
+
+def _run(sweep: Sweep, file: Path) -> None:
+    try:
+        with progress_bar() as bar:
+            sweep.run(progress(), bar)
+    except BaseException:
+        progress()(f"what is done is kept: `toolkit sweep resume -f {file} --name {sweep.name}` goes on")
+        raise
+    progress()(f"done; `toolkit report build {sweep.folder.root}` makes figures, page and verdict")
+    click.echo(sweep.folder.root)
+
+
+def _open(file: Path, assignments: tuple[str, ...], name: str | None) -> Sweep:
+    from toolkit.flows.sweep import open_sweep
+    from toolkit.flows.target import open_target
+
+    settings = load_settings(file, assignments).deployment
+    chosen = name or f"{settings.name}-sweep-{time.strftime('%Y%m%d-%H%M%S')}"
+    return open_sweep(settings, open_target(settings), chosen)

@@ -1,0 +1,194 @@
+"""A run, from the first script written to the last job gone. All of it is kept in the run's folder, so that
+any later command, or a toolkit that was killed, finds it again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from toolkit.errors import JobFailed, SettingsError, ToolkitError
+from toolkit.flows.target import OpenTarget
+from toolkit.plan.run import RunPlan
+from toolkit.plan.run_folder import RunFolder
+from toolkit.remote.slurm import GONE, JobState
+from toolkit.render.jobs import render_run
+from toolkit.settings.deployment import Deployment
+
+Progress = Callable[[str], None]
+
+POLL_SECONDS = 1.0
+# TERM, KillWait and the node's epilog; a job that outlives this is reported, not waited for.
+CANCEL_SECONDS = 180
+LOG_TAIL_BYTES = 3000
+
+
+@dataclass(frozen=True)
+class Run:
+    target: OpenTarget
+    folder: RunFolder
+    job_ids: Mapping[str, int]
+    names: Mapping[str, str]  # Slurm job name by job
+
+    @property
+    def name(self) -> str:
+        return str(self.folder.root.relative_to(self.target.runs))
+
+    def states(self) -> dict[str, JobState]:
+        return self.states_among(self.target.slurm.states())
+
+    def states_among(self, known: Mapping[int, JobState]) -> dict[str, JobState]:
+        """The run's jobs in a list of all jobs. An id that now belongs to another job counts as gone."""
+        return {
+            job: state
+            if (state := known.get(job_id)) and state.name == self.names[job]
+            else JobState(job_id, self.names[job], GONE, "", "", 0, 0)
+            for job, job_id in self.job_ids.items()
+        }
+
+    def address(self, job: str) -> str | None:
+        """The URL a job has published, or None so far."""
+        return self.published(job).get("url")
+
+    def published(self, job: str) -> dict[str, str]:
+        """What a job says of itself once it answers: name, url, node, job_id, hardware. Empty so far."""
+        text = self.target.head.get(self.folder.endpoint(job))
+        published: dict[str, str] = json.loads(text) if text else {}
+        return published
+
+    def wait_until_ready(self, progress: Progress, *, seconds: float = 3600) -> str:
+        """The router's URL, once every server answers. A job that ends before raises JobFailed with its
+        log's tail, and the other jobs of the run are cancelled."""
+        deadline = time.monotonic() + seconds
+        told: dict[str, str] = {}
+        while True:
+            states = self.states()
+            self._fail_if_any_ended(states, progress)
+            for job, state in states.items():
+                ready = self.address(job) if not state.pending else None
+                now = (
+                    f"ready at {ready}" if ready else f"{state.state}{_reason(state)} {state.nodes}".rstrip()
+                )
+                if told.get(job) != now and job != "sweep":
+                    progress(f"  {job}: {now}")
+                    told[job] = now
+            if url := self.address("router"):
+                return url
+            if time.monotonic() > deadline:
+                self.cancel(progress)
+                raise JobFailed(
+                    f"run {self.name} was not ready after {seconds:g} s and was cancelled.",
+                    next_step=f"read its logs in {self.folder.root / 'logs'}",
+                )
+            time.sleep(POLL_SECONDS)
+
+    def _fail_if_any_ended(self, states: Mapping[str, JobState], progress: Progress) -> None:
+        ended = {job: state for job, state in states.items() if state.ended and job != "sweep"}
+        if not ended:
+            return
+        # A job that failed by itself tells more than one that was cancelled beside it.
+        job = min(ended, key=lambda name: not ended[name].ended_badly)
+        self.cancel(progress)
+        raise self.failure(job, ended[job])
+
+    def failure(self, job: str, state: JobState) -> JobFailed:
+        log = self.folder.log(job)
+        where = f" on {state.nodes}" if state.nodes else ""
+        tail = self.tail(job)
+        return JobFailed(
+            f"job {job} of run {self.name} ended: {state.how}{where}.\n"
+            + (f"The end of {log}:\n{tail}" if tail else f"It left no log ({log})."),
+            next_step="mend what the log says and submit again; nothing of this run is left running",
+        )
+
+    def tail(self, job: str, lines: int = 20) -> str:
+        text = self.target.head.get(self.folder.log(job), tail=LOG_TAIL_BYTES) or ""
+        return "\n".join(f"  | {line}" for line in text.rstrip().splitlines()[-lines:])
+
+    def cancel(self, progress: Progress) -> None:
+        """Cancels what still runs and waits until Slurm says that it is gone."""
+        alive = [state.job_id for state in self.states().values() if not state.ended]
+        if not alive:
+            return
+        progress(f"cancelling {len(alive)} jobs of run {self.name}")
+        self.target.slurm.cancel(alive)
+        deadline = time.monotonic() + CANCEL_SECONDS
+        while left := [s for s in self.states().values() if not s.ended]:
+            if time.monotonic() > deadline:
+                raise JobFailed(
+                    f"{CANCEL_SECONDS} s after scancel still run: {', '.join(s.name for s in left)}.",
+                    next_step="look at the nodes: `sinfo -R`, `squeue`",
+                )
+            time.sleep(0.5)
+
+
+def submit(
+    settings: Deployment,
+    plan: RunPlan,
+    target: OpenTarget,
+    *,
+    files: Mapping[PurePosixPath, str] | None = None,
+    again: bool = False,
+) -> Run:
+    """Writes the run's folder, with `files` besides, and submits its jobs in order. If one is refused, those
+    before are cancelled. `again`: in a folder whose former jobs have ended."""
+    target.slurm.check()
+    folder = plan.folder
+    if target.head.get(folder.jobs) is not None and not again:
+        raise SettingsError(
+            f"a run {folder.root} exists already.", next_step="give another --name, or remove that folder"
+        )
+    scripts = {**render_run(plan), **(files or {})}
+    target.head.put(folder.settings, settings.model_dump_json(indent=2) + "\n")
+    for path, text in scripts.items():
+        target.head.put(path, text)
+    # Slurm opens a job's log before the job starts, and a job without its log folder fails without a word.
+    target.head.put(folder.log("README").with_suffix(".txt"), "One log per job, written by Slurm.\n")
+    job_ids: dict[str, int] = {}
+    names = {job.name: job_name(plan, job.name) for job in plan.jobs}
+    try:
+        for job in plan.jobs:
+            job_ids[job.name] = target.slurm.submit(folder.script(job.name))
+            _save(target, folder, job_ids, names)
+    except (ToolkitError, KeyboardInterrupt):
+        target.slurm.cancel(job_ids.values())
+        raise
+    return Run(target, folder, job_ids, names)
+
+
+def job_name(plan: RunPlan, job: str) -> str:
+    return f"{plan.name}.{job}"
+
+
+def _save(target: OpenTarget, folder: RunFolder, ids: Mapping[str, int], names: Mapping[str, str]) -> None:
+    jobs = {job: {"id": job_id, "name": names[job]} for job, job_id in ids.items()}
+    target.head.put(folder.jobs, json.dumps(jobs, indent=2) + "\n")
+
+
+def open_run(target: OpenTarget, root: PurePosixPath) -> Run:
+    """The run in a folder, from what it wrote there."""
+    folder = RunFolder(root)
+    text = target.head.get(folder.jobs)
+    if text is None:
+        raise SettingsError(f"no run in {root}.", next_step="`toolkit job list -f FILE` names the runs")
+    jobs = json.loads(text)
+    return Run(
+        target,
+        folder,
+        {job: entry["id"] for job, entry in jobs.items()},
+        {job: entry["name"] for job, entry in jobs.items()},
+    )
+
+
+def list_runs(target: OpenTarget) -> list[Run]:
+    """Every run of the target's runs folder, sweeps' legs included, by name."""
+    roots: list[PurePosixPath] = []
+    for name in target.head.names(target.runs):
+        roots += [target.runs / name, *(target.runs / name / leg for leg in ("off", "on"))]
+    return [open_run(target, root) for root in roots if target.head.get(RunFolder(root).jobs) is not None]
+
+
+def _reason(state: JobState) -> str:
+    return f" ({state.reason})" if state.pending and state.reason not in ("", "None") else ""

@@ -1,0 +1,111 @@
+"""The head node: where Slurm's commands run and run folders are reached. The only way to it.
+
+A Head does three things, run, put and get. `LocalHead` is this machine: the embedded cluster, or a login
+to the head node itself.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from toolkit.errors import ToolkitError
+
+
+@dataclass(frozen=True)
+class Completed:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Head(Protocol):
+    def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float = 60) -> Completed:
+        """Runs a command to its end; raises ToolkitError if it can't be started or takes too long."""
+
+    def put(self, path: PurePosixPath, text: str) -> None:
+        """Writes a file whole, making its folders; raises ToolkitError when it can't."""
+
+    def get(self, path: PurePosixPath, *, tail: int | None = None) -> str | None:
+        """A file's text, of its last `tail` bytes if given; None if there is no such file."""
+
+    def names(self, folder: PurePosixPath) -> list[str]:
+        """Sorted names in a folder; empty if there is none."""
+
+
+class LocalHead:
+    """This machine. `environment` is added to that of every command, such as SLURM_CONF."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = dict(environment or {})
+
+    def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float = 60) -> Completed:
+        # SLURM_* and SBATCH_* of a surrounding job or shell would change what sbatch does.
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SBATCH_"))}
+        try:
+            done = subprocess.run(
+                list(argv),
+                input=stdin,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout,
+                env={**inherited, **self._environment},
+                check=False,
+            )
+        except FileNotFoundError as error:
+            raise ToolkitError(
+                f"{argv[0]} is not installed on this machine.",
+                next_step="`toolkit cluster create -f FILE` installs what the embedded cluster needs",
+            ) from error
+        except subprocess.TimeoutExpired as error:
+            raise ToolkitError(
+                f"`{' '.join(argv[:3])}` gave no answer within {timeout:g} s.",
+                next_step="is the Slurm controller up? `toolkit cluster describe -f FILE`",
+            ) from error
+        return Completed(done.returncode, done.stdout, done.stderr)
+
+    def put(self, path: PurePosixPath, text: str) -> None:
+        target = Path(path)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(
+                "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
+            ) as new:
+                try:
+                    new.write(text)
+                    new.close()
+                    Path(new.name).chmod(0o644)
+                    Path(new.name).replace(target)
+                except BaseException:
+                    Path(new.name).unlink(missing_ok=True)
+                    raise
+        except OSError as error:
+            raise ToolkitError(
+                f"can't write {path}: {error.strerror}.",
+                next_step="free space or set target.runs_dir to a folder that can be written",
+            ) from error
+
+    def get(self, path: PurePosixPath, *, tail: int | None = None) -> str | None:
+        try:
+            with Path(path).open("rb") as file:
+                if tail is not None:
+                    file.seek(max(0, file.seek(0, os.SEEK_END) - tail))
+                return file.read().decode("utf-8", "replace")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ToolkitError(f"can't read {path}: {error.strerror}.") from error
+
+    def names(self, folder: PurePosixPath) -> list[str]:
+        try:
+            return sorted(entry.name for entry in Path(folder).iterdir())
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise ToolkitError(f"can't list {folder}: {error.strerror}.") from error

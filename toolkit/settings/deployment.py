@@ -1,0 +1,142 @@
+"""The settings of one deployment: what is served, by which legs, how KV moves, and the sweep over it.
+
+Defaults follow the published system: vLLM 0.29.0 with NIXL 1.4.1, one prefill and one decode engine.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from toolkit.settings.base import Count, Name, Port, Seconds, Section, Switch, Text
+from toolkit.settings.target import Target
+
+
+class Model(Section):
+    name: Text = Field(description="hub id, folder, or (embedded target) a model the toolkit makes itself")
+    served_name: Text = Field(description="the name clients send as `model`")
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
+    max_model_len: Count = 32768
+
+
+class Leg(Section):
+    """Equal servers of one role."""
+
+    replicas: Count = Field(1, description="servers of this role, one node each")
+    tensor_parallel: Count = Field(1, description="GPUs of one server")
+    prefix_caching: Switch = True
+    max_num_seqs: Count = 8
+    port: Port = 8100
+    side_channel_port: Port = Field(5600, description="NIXL handshake port of a server")
+    extra_args: tuple[Text, ...] = Field((), description="more arguments of `vllm serve`, one a word")
+    env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = Field(
+        {}, description="environment of the engine; no secrets, it is written into the job script"
+    )
+    time_limit_minutes: Count = Field(720, description="Slurm time limit of the job")
+
+    @model_validator(mode="after")
+    def _ports_differ(self) -> Self:
+        if self.port == self.side_channel_port:
+            raise ValueError("port and side_channel_port must differ")
+        return self
+
+    @field_validator("env", mode="before")
+    @classmethod
+    def _numbers_are_text(cls, env: object) -> object:
+        """YAML's bare numbers are meant as text here; a boolean or a list is a mistake."""
+        if not isinstance(env, dict):
+            return env
+        return {k: str(v) if type(v) in (int, float) else v for k, v in env.items()}
+
+
+class PrefillLeg(Leg):
+    prefix_caching: Switch = False
+
+
+class DecodeLeg(Leg):
+    port: Port = 8200
+
+
+class Legs(Section):
+    prefill: PrefillLeg = PrefillLeg()
+    decode: DecodeLeg = DecodeLeg()
+
+
+class Kv(Section):
+    """Two-way KV transfer; names and defaults of vLLM's `kv_connector_extra_config`."""
+
+    bidirectional: Switch = Field(True, description="bidirectional_kv_xfer, equal on both roles")
+    recompute_threshold: Annotated[int, Field(strict=True, ge=0)] = Field(
+        64, description="tokens; below it prefill recomputes, from it on it reads decode's blocks"
+    )
+    decoder_blocks_ttl: Count = Field(480, description="seconds decode keeps the blocks of a finished turn")
+    backends: tuple[Literal["LIBFABRIC", "UCX"], ...] = Field(("LIBFABRIC",), min_length=1)
+    buffer_device: Literal["cuda", "cpu"] = "cuda"
+    stats_interval: Seconds = Field(1, description="seconds between an engine's `KV Transfer metrics` lines")
+
+
+class Router(Section):
+    port: Port = 8000
+    ttl: Seconds = Field(450, description="seconds a saved handle is used; below kv.decoder_blocks_ttl")
+    time_limit_minutes: Count = 720
+
+
+class Sweep(Section):
+    """OFF against ON over prompt lengths, in conversations of several turns."""
+
+    prompt_lengths: tuple[Count, ...] = Field((2048, 4096, 8192, 16384, 24576), min_length=1)
+    turns: Annotated[int, Field(strict=True, ge=2)] = Field(3, description="turns of a conversation")
+    repeats: Count = Field(2, description="conversations per prompt length")
+    concurrency: Count = Field(1, description="conversations held at the same time")
+    output_tokens: Count = Field(64, description="tokens generated each turn")
+    turn_tokens: Count = Field(128, description="tokens of each later user message, about")
+    seed: Annotated[int, Field(strict=True)] = 0
+    identical: Literal["tokens", "first_token"] = Field(
+        "tokens",
+        description="what ON and OFF must share: every token, or (bf16 on GPU, where near-ties part) "
+        "the first token's log-probability within 0.15",
+    )
+    time_limit_minutes: Count = 240
+
+    @field_validator("prompt_lengths")
+    @classmethod
+    def _rising(cls, lengths: tuple[int, ...]) -> tuple[int, ...]:
+        if list(lengths) != sorted(set(lengths)):
+            raise ValueError("must rise, without repeats")
+        return lengths
+
+
+class Deployment(Section):
+    name: Name
+    target: Target
+    model: Model
+    legs: Legs = Legs()
+    kv: Kv = Kv()
+    router: Router = Router()
+    sweep: Sweep = Sweep()
+
+    @model_validator(mode="after")
+    def _ttl_below_decodes(self) -> Self:
+        if self.router.ttl >= self.kv.decoder_blocks_ttl:
+            raise ValueError(
+                f"router.ttl ({self.router.ttl:g} s) must be below kv.decoder_blocks_ttl "
+                f"({self.kv.decoder_blocks_ttl} s), or the router offers blocks that decode has freed"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _longest_prompt_fits(self) -> Self:
+        longest = self.sweep.prompt_lengths[-1] + self.sweep.output_tokens
+        if longest > self.model.max_model_len:
+            raise ValueError(
+                f"sweep.prompt_lengths: {self.sweep.prompt_lengths[-1]} + sweep.output_tokens "
+                f"{self.sweep.output_tokens} exceeds model.max_model_len {self.model.max_model_len}"
+            )
+        grown = (self.sweep.turns - 1) * (self.sweep.output_tokens + self.sweep.turn_tokens)
+        if self.sweep.prompt_lengths[0] <= grown:
+            raise ValueError(
+                f"sweep.prompt_lengths: {self.sweep.prompt_lengths[0]} leaves nothing for the first turn: "
+                f"{self.sweep.turns - 1} later turns add {grown} tokens"
+            )
+        return self
