@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from toolkit.cli.output import progress, progress_bar
+from toolkit.cli.report import print_report
 
 
 @click.command()
@@ -29,7 +28,6 @@ def cli(name: str, keep: bool, assignments: tuple[str, ...]) -> None:
     from importlib.resources import as_file
 
     from toolkit.data import shipped
-    from toolkit.errors import ResultsInvalid
     from toolkit.flows.demo import run_demo
     from toolkit.settings.load import load
 
@@ -37,9 +35,5 @@ def cli(name: str, keep: bool, assignments: tuple[str, ...]) -> None:
         settings = load(file, assignments, os.environ).deployment
     tell = progress()
     with progress_bar() as bar:
-        results = run_demo(settings, name, tell, bar, keep=keep)
-    page = Path(str(results.folder)) / "index.html"
-    tell(f"page: {page}")
-    if not results.valid:
-        raise ResultsInvalid("; ".join(results.reasons), next_step=f"see {page}")
-    click.echo(results.verdict)
+        folder, results = run_demo(settings, name, tell, bar, keep=keep)
+    print_report(folder, results, "table")

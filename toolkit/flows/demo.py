@@ -4,43 +4,42 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.embedded import cluster
-from toolkit.errors import SettingsError
+from toolkit.errors import SettingsError, ToolkitError
 from toolkit.flows.run import Progress
 from toolkit.flows.sweep import Bar, open_sweep
 from toolkit.flows.target import open_target
 from toolkit.plan.embedded import plan_embedded
 from toolkit.report.build import build
+from toolkit.report.results import Results
 from toolkit.settings.deployment import Deployment
 
 
-@dataclass(frozen=True)
-class DemoResults:
-    folder: Path
-    valid: bool
-    reasons: tuple[str, ...]
-    verdict: str
-
-
-def run_demo(settings: Deployment, name: str, tell: Progress, bar: Bar, *, keep: bool = False) -> DemoResults:
-    """Runs the sweep `name` from nothing. The cluster is taken down whatever happens, unless `keep`."""
+def run_demo(
+    settings: Deployment, name: str, tell: Progress, bar: Bar, *, keep: bool = False
+) -> tuple[Path, Results]:
+    """The folder and results of the sweep `name`, run from nothing. The cluster is taken down whatever
+    happens, unless `keep`; one that has jobs is not touched, which raises ToolkitError."""
     target = open_target(settings)
     sweep = open_sweep(settings, target, name)
     folder = Path(sweep.folder.root)
     plan = plan_embedded(settings, Path.cwd(), os.cpu_count() or 1)
-    cluster.create(plan, tell)
+    if jobs := cluster.describe(plan).jobs:
+        raise ToolkitError(
+            f"the cluster in {plan.root} has jobs: {', '.join(job.name for job in jobs)}.",
+            next_step="end them first: `toolkit job cancel --all -f deployments/embedded.yaml`",
+        )
     try:
+        cluster.create(plan, tell)
         _clear(folder, tell)
         sweep.run(tell, bar)
     finally:
         if not keep:
             tell("taking the cluster down")
             cluster.delete(plan, tell)
-    results = build(folder)
-    return DemoResults(folder, results.valid, tuple(results.reasons), results.summary)
+    return folder, build(folder)
 
 
 def _clear(folder: Path, tell: Progress) -> None:

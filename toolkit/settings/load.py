@@ -18,7 +18,6 @@ from toolkit.errors import SettingsError
 from toolkit.settings.deployment import Deployment
 from toolkit.settings.source import Key, Layer, from_environment, from_file, from_flags, merge, nest
 
-
 KINDS = "'embedded' or 'parallelcluster'"
 
 

@@ -1,0 +1,60 @@
+"""`toolkit cluster` where no cluster runs: what it prints and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from toolkit.cli.cluster import cli
+from toolkit.errors import ToolkitError
+
+DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
+
+
+def arguments(verb: str, root: Path, *more: str) -> list[str]:
+    settings = ("--set", f"target.root={root}", "--set", f"target.engine_env={root / 'engine'}")
+    return [verb, "-f", str(DEPLOYMENTS / "embedded.yaml"), *settings, *more]
+
+
+def test_describe_shows_the_plan_of_an_absent_cluster(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, arguments("describe", tmp_path, "-o", "json"), catch_exceptions=False)
+    shown = json.loads(done.stdout)
+    assert shown["state"] == "absent"
+    assert [(node["name"], node["address"], node["state"]) for node in shown["nodes"]] == [
+        ("prefill-1", "10.77.0.11", "absent"),
+        ("decode-1", "10.77.0.12", "absent"),
+        ("router-1", "10.77.0.13", "absent"),
+    ]
+    assert shown["daemons"] == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_list_has_the_settings_own_cluster_first(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, arguments("list", tmp_path, "-o", "json"), catch_exceptions=False)
+    assert json.loads(done.stdout)[0] == {"root": str(tmp_path), "state": "absent", "nodes": 3, "jobs": 0}
+
+
+def test_delete_of_nothing_is_done_at_once(tmp_path: Path) -> None:
+    root = tmp_path / "nowhere"
+    done = CliRunner().invoke(cli, arguments("delete", root), catch_exceptions=False)
+    assert done.exit_code == 0
+    assert done.stdout == ""
+    assert "not there" in done.stderr
+    assert not root.exists()
+
+
+def test_purge_asks_first(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, arguments("delete", tmp_path / "x", "--purge"), input="n\n")
+    assert done.exit_code == 1
+    assert "remove models, logs" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["create", "delete", "describe", "list"])
+def test_clusters_on_aws_are_not_made_here(verb: str) -> None:
+    argv = [verb, "-f", str(DEPLOYMENTS / "qwen3-32b-p5en.yaml")]
+    with pytest.raises(ToolkitError, match="not part of this version") as caught:
+        CliRunner().invoke(cli, argv, catch_exceptions=False)
+    assert caught.value.exit_code == 1

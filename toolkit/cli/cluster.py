@@ -1,0 +1,128 @@
+"""toolkit cluster: the cluster that a deployment's jobs run on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolkit.cli.options import load_settings, output_option, settings_options, yes_option
+from toolkit.cli.output import print_data, print_table, progress
+
+if TYPE_CHECKING:
+    from toolkit.embedded.state import ClusterState
+    from toolkit.plan.embedded import EmbeddedPlan
+
+
+@click.group()
+def cli() -> None:
+    """Make, look at and take down the cluster that engines run on."""
+
+
+@cli.command()
+@settings_options
+@output_option("table", "json")
+@click.option("--force", is_flag=True, help="Restart the cluster though it has jobs, which ends them.")
+def create(file: Path, assignments: tuple[str, ...], output: str, force: bool) -> None:
+    """Bring the cluster up as the settings say; one that is up already is left alone.
+
+    \b
+    Example: toolkit cluster create -f deployments/embedded.yaml
+    """
+    from toolkit.embedded import cluster
+
+    plan = _plan(file, assignments)
+    tell = progress()
+    state = cluster.create(plan, tell, force=force)
+    _print_state(state, output)
+    tell(f"for Slurm's own commands: export SLURM_CONF={state.slurm_conf}")
+
+
+@cli.command()
+@settings_options
+@yes_option
+@click.option("--purge", is_flag=True, help="Also remove models, logs and the engine environment.")
+def delete(file: Path, assignments: tuple[str, ...], yes: bool, purge: bool) -> None:
+    """End the cluster's jobs and daemons and remove its traces.
+
+    Models, logs and the engine environment stay, unless --purge.
+    """
+    from toolkit.embedded import cluster
+
+    plan = _plan(file, assignments)
+    jobs = cluster.describe(plan).jobs
+    if (jobs or purge) and not yes:
+        ends = f"end {len(jobs)} job(s)" * bool(jobs)
+        removes = f"remove models, logs and {plan.engine_env}" * purge
+        what = " and ".join(filter(None, (ends, removes)))
+        click.confirm(f"This will {what}. Go on?", abort=True, err=True)
+    cluster.delete(plan, progress(), purge=purge)
+
+
+@cli.command()
+@settings_options
+@output_option("table", "json")
+def describe(file: Path, assignments: tuple[str, ...], output: str) -> None:
+    """The cluster's nodes, daemons and jobs, and what is wrong with them."""
+    from toolkit.embedded import cluster
+
+    _print_state(cluster.describe(_plan(file, assignments)), output)
+
+
+@cli.command("list")
+@settings_options
+@output_option("table", "json")
+def list_(file: Path, assignments: tuple[str, ...], output: str) -> None:
+    """The settings' cluster, and every other embedded cluster that runs on this machine."""
+    from toolkit.embedded import cluster
+    from toolkit.embedded.state import running_roots
+
+    mine = cluster.describe(_plan(file, assignments))
+    rows: list[tuple[str, str, int | None, int | None]] = [
+        (str(mine.root), mine.state, len(mine.nodes), len(mine.jobs))
+    ]
+    rows += [(str(root), "running", None, None) for root in running_roots() if root != mine.root]
+    columns = ("root", "state", "nodes", "jobs")
+    if output == "table":
+        print_table(columns, rows)
+    else:
+        print_data([dict(zip(columns, row, strict=True)) for row in rows], output)
+
+
+def _plan(file: Path, assignments: tuple[str, ...]) -> EmbeddedPlan:
+    from toolkit.errors import ToolkitError
+    from toolkit.plan.embedded import plan_embedded
+    from toolkit.settings.target import EmbeddedTarget
+
+    settings = load_settings(file, assignments).deployment
+    if not isinstance(settings.target, EmbeddedTarget):
+        raise ToolkitError(
+            f"target.kind {settings.target.kind}: making clusters on AWS is not part of this version",
+            next_step="make it with `pcluster create-cluster`; `toolkit job` then submits to it",
+        )
+    return plan_embedded(settings, Path.cwd(), os.cpu_count() or 1)
+
+
+def _print_state(state: ClusterState, output: str) -> None:
+    if output == "json":
+        from dataclasses import asdict
+
+        print_data(asdict(state) | {"root": str(state.root), "slurm_conf": str(state.slurm_conf)}, output)
+        return
+    click.echo(f"cluster in {state.root}: {state.state}", err=True)
+    for problem in state.problems:
+        click.echo(f"  {problem}", err=True)
+    rows = [
+        (n.name, n.partition, n.state, n.address, n.gpus, _join(n.cores), state.daemons.get(n.name))
+        for n in state.nodes
+    ]
+    print_table(("node", "partition", "state", "address", "gpus", "cores", "slurmd"), rows)
+    if state.jobs:
+        jobs = "; ".join(f"{job.job_id} {job.state} {job.name} {job.nodes}".strip() for job in state.jobs)
+        click.echo(f"jobs: {jobs}", err=True)
+
+
+def _join(cores: tuple[int, ...]) -> str:
+    return ",".join(map(str, cores))
