@@ -116,10 +116,10 @@ def test_cancel_leaves_no_process_and_no_shared_memory(
     url: str, toolkit: Toolkit, folder: Path, processes: Processes
 ) -> None:
     assert url
-    before = {path for path in Path("/dev/shm").glob("psm_*") if _used_by(path, processes)}
+    before = shared_memory(toolkit)
     assert before, "the engines use shared memory"
     assert toolkit("job", "cancel", "--run", "served").returncode == 0
-    assert not [path for path in before if path.exists()]
+    assert shared_memory(toolkit) == []
     assert [p for p in processes() if "vllm" in p or "router serve" in p] == []
     assert list((folder / "runs" / "served" / "endpoints").iterdir()) == []
     log = (folder / "runs" / "served" / "logs" / "prefill-1.log").read_text()
@@ -127,9 +127,15 @@ def test_cancel_leaves_no_process_and_no_shared_memory(
     assert "stopped on request" in log
 
 
-def _used_by(path: Path, processes: Processes) -> bool:
-    pids = [line.split()[0] for line in processes()]
-    return any(str(path) in (Path("/proc") / pid / "maps").read_text() for pid in pids)
+def shared_memory(toolkit: Toolkit) -> list[Path]:
+    """Engines' segments on the nodes, each of which has a /dev/shm of its own."""
+    described = json.loads(toolkit("cluster", "describe", "-o", "json").stdout)
+    nodes = [node["name"] for node in described["nodes"]]
+    return [
+        path
+        for node in nodes
+        for path in Path(f"/proc/{described['daemons'][node]}/root/dev/shm").glob("psm_*")
+    ]
 
 
 def test_an_engine_that_dies_at_start_is_told_with_its_log(toolkit: Toolkit, processes: Processes) -> None:

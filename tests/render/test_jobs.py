@@ -93,6 +93,7 @@ def test_the_p5en_line_carries_every_published_argument(deployment: Deployments)
     assert line.startswith(published + " --kv-transfer-config ")
     config = json.loads(engine.arguments[engine.arguments.index("--kv-transfer-config") + 1])
     assert config.pop("kv_connector_module_path") == "pd_connector.connector"
+    assert config.pop("kv_load_failure_policy") == "recompute"
     assert config == {
         "kv_connector": "NixlConnector",
         "kv_buffer_device": "cuda",

@@ -1,0 +1,47 @@
+"""Where vLLM enters: the `vllm.general_plugins` entry point, called once in every process of an engine."""
+
+import os
+
+from pd_connector import versions
+
+_registered = False
+
+
+def register() -> None:
+    """Check the version, wrap streaming, and take over the name `NixlConnector`.
+
+    vLLM does not catch what this raises, so a refusal (`versions.RefusedError`) stops the engine at start.
+    """
+    global _registered
+    import vllm
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+    from vllm.logger import init_logger
+
+    logger = init_logger("vllm.pd_connector")
+    warning = versions.check(vllm.__version__, os.environ)
+    if warning and not _registered:
+        logger.warning("pd-connector: %s", warning)
+
+    from pd_connector import streaming
+
+    streaming.install(logger)
+    # The stock classes pull without proof; whoever leaves out the module path still gets ours.
+    for name in ("NixlConnector", "NixlPullConnector"):
+        if name in KVConnectorFactory._registry:
+            KVConnectorFactory._registry[name] = _connector_class
+    _registered = True
+
+
+def require_registered() -> None:
+    """Raises RefusedError where the engine builds our connector without having loaded the plugin."""
+    if not _registered:
+        raise versions.RefusedError(
+            "pd-connector: its connector was configured but its vLLM plugin was not loaded, so streams would "
+            "carry no KV handle. Add pd_connector to VLLM_PLUGINS, or unset VLLM_PLUGINS."
+        )
+
+
+def _connector_class() -> type:
+    from pd_connector.connector import NixlConnector
+
+    return NixlConnector

@@ -1,0 +1,68 @@
+"""One prefill and one decode engine for all engine tests; they start together and once."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import engines
+import pytest
+import tiny_model
+
+
+@dataclass
+class Pair:
+    prefill: engines.Engine
+    decode: engines.Engine
+
+    def turn(
+        self, prompt: list[int], tokens: int, kv: dict[str, Any] | None = None, **more: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Both answers of one turn: prefill with decode's handle, decode with prefill's."""
+        asked = {**(kv or {}), **engines.FIRST_TURN}
+        first = self.prefill.complete(prompt, 1, asked, **more)
+        return first, self.decode.complete(prompt, tokens, first["kv_transfer_params"], **more)
+
+    def forget_prefix(self) -> None:
+        """Empty prefill's own cache, so that only a readback can save it work."""
+        engines.eventually(lambda: self.prefill.kv_used() == 0, "prefill's blocks are released")
+        status, text = self.prefill.post("/reset_prefix_cache", {})
+        assert status == 200, text
+
+    def recompute(self, prompt: list[int], tokens: int) -> tuple[list[int], list[float]]:
+        """What the prompt's continuation is, by an engine that reuses nothing."""
+        self._fresh += 1
+        return engines.produced(self.decode.complete(prompt, tokens, cache_salt=f"fresh-{self._fresh}"))
+
+    _fresh: int = 0
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model.build(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session")
+def pair(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    folder = tmp_path_factory.mktemp("pair")
+    extra = {"backends": ["UCX"], "bidirectional_kv_xfer": True, "kv_recompute_threshold": 32}
+    extra |= {"decoder_kv_blocks_ttl": 120, "kv_lease_duration": 8}
+    common = {**engines.CONNECTOR, "kv_buffer_device": "cpu", "kv_connector_extra_config": extra}
+    # Both policies are in use: prefill computes what it could not read, decode answers with an error.
+    roles = {
+        "prefill": {"kv_role": "kv_producer", "kv_load_failure_policy": "recompute"},
+        "decode": {"kv_role": "kv_consumer", "kv_load_failure_policy": "fail"},
+    }
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(
+                engines.engine(
+                    name, model, core, folder, {**common, **role, "engine_id": f"{name}-test"}, wait=False
+                )
+            )
+            for core, (name, role) in enumerate(roles.items())
+        ]
+        for one in started:
+            engines.wait_ready(one)
+        yield Pair(*started)

@@ -1,0 +1,197 @@
+"""What a request may take from another engine, decided on handles of every kind."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from pd_connector.admission import Admitted, Engine, admit
+from pd_connector.handle import Proof
+from pd_connector.proof import Context, block_digests, prompt_digest
+
+CONTEXT = Context("model", 4)
+ENGINE = Engine(bidirectional=True)
+HISTORY = list(range(100, 122))
+"""22 tokens: five whole blocks of four."""
+
+
+def from_decode(**change: Any) -> dict[str, Any]:
+    proof = Proof(4, 20, block_digests(HISTORY[:20], CONTEXT)).to_wire()
+    return {
+        "do_remote_decode": True,
+        "remote_block_ids": [[5, 6, 7, 8, 9]],
+        "remote_engine_id": "d",
+        "remote_request_id": "r",
+        "remote_host": "h",
+        "remote_port": 1,
+        "remote_num_tokens": 20,
+        "pd_proof": proof,
+        **change,
+    }
+
+
+def from_prefill(prompt: list[int], **change: Any) -> dict[str, Any]:
+    return from_decode(
+        do_remote_decode=False,
+        do_remote_prefill=True,
+        remote_block_ids=[list(range(-(-len(prompt) // 4)))],
+        remote_num_tokens=len(prompt),
+        pd_proof=Proof(4, len(prompt), prompt_digest(prompt, CONTEXT)).to_wire(),
+        **change,
+    )
+
+
+def reason(params: Admitted) -> str:
+    assert params.decision is not None
+    return params.decision.reason
+
+
+@pytest.mark.parametrize(
+    ("prompt", "blocks"),
+    [
+        ([*HISTORY, 1, 2, 3], 5),
+        (HISTORY[:20], 5),
+        (HISTORY[:19], 4),
+        (HISTORY[:3], 0),
+        ([*HISTORY[:9], 1, *HISTORY[10:]], 2),
+        ([1, *HISTORY[1:]], 0),
+        (HISTORY[4:], 0),
+    ],
+)
+def test_readback_is_cut_to_the_common_blocks(prompt: list[int], blocks: int) -> None:
+    params = admit(from_decode(), prompt, CONTEXT, ENGINE)
+    assert params["remote_num_tokens"] == blocks * 4
+    # Without a common block the ids stay, so that decode is told to release them.
+    assert params["remote_block_ids"] == [[5, 6, 7, 8, 9][: blocks or 5]]
+    assert reason(params) == ("ok" if blocks else "other-tokens")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"cache_salt": "s"}, "other-tokens"),
+        ({"lora": "l"}, "other-tokens"),
+        ({"media": ("m",)}, "other-tokens"),
+        ({"model": "o"}, "other-tokens"),
+        ({"block_size": 2}, "other-block-size"),
+    ],
+    ids=str,
+)
+def test_readback_of_another_context_reads_nothing(change: dict[str, Any], expected: str) -> None:
+    params = admit(from_decode(), HISTORY, dataclasses.replace(CONTEXT, **change), ENGINE)
+    assert (params["remote_num_tokens"], reason(params)) == (0, expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"pd_proof": None}, "no-proof"),
+        ({"pd_proof": []}, "malformed-proof"),
+        ({"pd_proof": {"format": 2}}, "other-format"),
+        ({"pd_proof": {"format": True}}, "other-format"),
+        ({"pd_proof": {"format": 1}}, "malformed-proof"),
+        ({"pd_proof": {"format": 1, "block_size": 4, "tokens": 20, "digests": "AAAA"}}, "malformed-proof"),
+        ({"remote_block_ids": [[1, 2]]}, "malformed-proof"),
+    ],
+    ids=str,
+)
+def test_readback_without_a_valid_proof_reads_nothing(change: dict[str, Any], expected: str) -> None:
+    params = admit(from_decode(**change), HISTORY, CONTEXT, ENGINE)
+    assert (params["remote_num_tokens"], reason(params)) == (0, expected)
+    assert params["remote_block_ids"]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("remote_engine_id", [None, 1, ""]),
+        ("remote_request_id", [None, 1]),
+        ("remote_host", [None, 1]),
+        ("remote_port", [None, "1", 0, 65536, True]),
+        ("remote_num_tokens", [None, "1", -1, 1.5]),
+        ("remote_block_ids", ["ab", {"a": 1}, [1], [["1"]], [[-1]], [[True]], [[1], [2]]]),
+        ("remote_blocks_expiry_time", ["1", True]),
+        ("tp_size", [0, "1", None]),
+    ],
+)
+def test_a_malformed_handle_is_forgotten(name: str, values: list[Any]) -> None:
+    for value in values:
+        readback = admit(from_decode(**{name: value}), HISTORY, CONTEXT, ENGINE)
+        pull = admit({**from_prefill(HISTORY), name: value}, HISTORY, CONTEXT, ENGINE)
+        for params in (readback, pull):
+            assert not any(member.startswith("remote_") for member in params), (name, value)
+            assert not params["do_remote_prefill"]
+            assert reason(params) not in ("ok", "")
+
+
+@pytest.mark.parametrize(
+    ("engine", "expected"),
+    [
+        (Engine(bidirectional=False), "bidirectional-off"),
+        (Engine(bidirectional=True, plain_attention=False), "hybrid-model"),
+        (Engine(bidirectional=True, groups=2), "other-groups"),
+        (Engine(bidirectional=True, host_buffer=True), "host-buffer"),
+        (Engine(bidirectional=True, context_parallel=True), "context-parallel"),
+    ],
+    ids=str,
+)
+def test_an_engine_that_cannot_read_back_does_not(engine: Engine, expected: str) -> None:
+    params = admit(from_decode(), HISTORY, CONTEXT, engine)
+    assert not params.get("remote_num_tokens")
+    assert reason(params) == expected
+
+
+def test_pull_of_the_same_prompt() -> None:
+    params = admit(from_prefill(HISTORY), HISTORY, CONTEXT, ENGINE)
+    assert params["do_remote_prefill"]
+    assert params.may_pull
+    assert params.retain
+
+
+def test_pull_from_blocks_of_another_size() -> None:
+    wide = dataclasses.replace(CONTEXT, block_size=8)
+    handle = from_prefill(HISTORY, remote_engine_id="p")
+    handle["pd_proof"] = Proof(8, 22, prompt_digest(HISTORY, wide)).to_wire()
+    handle["remote_block_ids"] = [[1, 2, 3]]
+    assert admit(handle, HISTORY, CONTEXT, ENGINE).may_pull
+
+
+@pytest.mark.parametrize("prompt", [HISTORY[:-1], [*HISTORY, 1], [1, *HISTORY[1:]], None], ids=str)
+def test_pull_of_another_prompt_reads_nothing_but_tells_prefill(prompt: list[int] | None) -> None:
+    params = admit(from_prefill(HISTORY), prompt, CONTEXT, ENGINE)
+    assert params["do_remote_prefill"]
+    assert not params.may_pull
+    assert params["remote_block_ids"]
+
+
+def test_pull_with_a_block_missing_reads_nothing() -> None:
+    handle = from_prefill(HISTORY)
+    handle["remote_block_ids"][0].pop()
+    assert not admit(handle, HISTORY, CONTEXT, ENGINE).may_pull
+
+
+def test_a_model_that_does_not_keep_all_blocks_may_pull_fewer() -> None:
+    handle = from_prefill(HISTORY)
+    handle["remote_block_ids"][0].pop()
+    assert admit(handle, HISTORY, CONTEXT, Engine(True, plain_attention=False)).may_pull
+
+
+def test_only_who_asks_retains() -> None:
+    assert not admit({"foo": 1}, HISTORY, CONTEXT, ENGINE).retain
+    assert not admit({"pd_retain": "yes"}, HISTORY, CONTEXT, ENGINE).retain
+    assert admit({"pd_retain": True}, HISTORY, CONTEXT, ENGINE).retain
+    assert not admit({"pd_retain": True}, HISTORY, CONTEXT, Engine(bidirectional=False)).retain
+    assert not admit({"pd_retain": True}, HISTORY, CONTEXT, Engine(True, decodes=False)).retain
+    assert not admit({"do_remote_prefill": True}, HISTORY, CONTEXT, Engine(True, decodes=False)).retain
+
+
+def test_the_engines_own_notes_cannot_be_sent_in() -> None:
+    sent = from_decode(_remote_blocks_processed=True, _p_side_truncated=True)
+    assert not any(name.startswith("_") for name in admit(sent, HISTORY, CONTEXT, ENGINE))
+    assert sent["_remote_blocks_processed"]
+
+
+def test_both_directions_at_once_is_a_prefill() -> None:
+    params = admit({**from_prefill(HISTORY), "do_remote_decode": True}, HISTORY, CONTEXT, ENGINE)
+    assert not params["do_remote_prefill"]
+    assert not params["remote_num_tokens"]

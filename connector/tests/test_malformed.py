@@ -1,0 +1,137 @@
+"""Real engines: handles that are wrong in every way are answered, and the engines live on."""
+
+import zlib
+from typing import Any
+
+import engines
+import pytest
+from conftest import Pair
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def prompt(request: pytest.FixtureRequest) -> list[int]:
+    return engines.words(150, zlib.crc32(request.node.name.encode()))
+
+
+@pytest.fixture
+def handle(pair: Pair, prompt: list[int]) -> dict[str, Any]:
+    """Decode's handle of a prompt that prefill has never seen."""
+    kept = pair.decode.complete(prompt, 40, {"pd_retain": True})["kv_transfer_params"]
+    assert isinstance(kept, dict)
+    return kept
+
+
+def changed(handle: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """With these members replaced; None removes one."""
+    return {name: value for name, value in {**handle, **change}.items() if value is not None}
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "no-blocks": {"remote_block_ids": None},
+    "fewer-blocks": {"remote_block_ids": [[1, 2]]},
+    "blocks-of-text": {"remote_block_ids": ["a"]},
+    "blocks-not-nested": {"remote_block_ids": [1, 2, 3]},
+    "two-groups": {"remote_block_ids": [[1, 2, 3], [4, 5, 6]]},
+    "negative-block": {"remote_block_ids": [[-1, 2, 3, 4, 5]]},
+    "no-engine": {"remote_engine_id": None},
+    "engine-number": {"remote_engine_id": 5},
+    "no-request": {"remote_request_id": None},
+    "no-port": {"remote_port": None},
+    "port-text": {"remote_port": "x"},
+    "port-too-large": {"remote_port": 70000},
+    "tp-zero": {"tp_size": 0},
+    "expiry-text": {"remote_blocks_expiry_time": "soon"},
+    "tokens-text": {"remote_num_tokens": "many"},
+    "proof-text": {"pd_proof": "x"},
+    "proof-not-base64": {"pd_proof": {"format": 1, "block_size": 32, "tokens": 128, "digests": "*"}},
+    "proof-too-long": {"pd_proof": {"format": 1, "block_size": 32, "tokens": 1 << 40, "digests": ""}},
+    "block-size-zero": {"pd_proof": {"format": 1, "block_size": 0, "tokens": 128, "digests": ""}},
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_prefill_computes_what_a_wrong_handle_promised(
+    pair: Pair, prompt: list[int], handle: dict[str, Any], case: str
+) -> None:
+    first = pair.prefill.complete(prompt, 1, {**changed(handle, WRONG[case]), **engines.FIRST_TURN})
+    assert engines.produced(first) == pair.recompute(prompt, 1)
+    assert pair.prefill.healthy()
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_decode_computes_what_a_wrong_handle_promised(pair: Pair, prompt: list[int], case: str) -> None:
+    handle = pair.prefill.complete(prompt, 1, engines.FIRST_TURN)["kv_transfer_params"]
+    answer = pair.decode.complete(prompt, 4, changed(handle, WRONG[case]))
+    assert engines.produced(answer) == pair.recompute(prompt, 4)
+    assert pair.decode.healthy()
+
+
+@pytest.mark.parametrize(
+    "handle",
+    [
+        {"do_remote_prefill": True},
+        {"do_remote_prefill": True, "do_remote_decode": True},
+        {"do_remote_decode": True, "_remote_blocks_processed": True},
+        {"do_remote_prefill": "yes", "remote_block_ids": {}},
+        {"foo": 1},
+    ],
+    ids=str,
+)
+def test_half_filled_handles(pair: Pair, prompt: list[int], handle: dict[str, Any]) -> None:
+    for engine in (pair.prefill, pair.decode):
+        assert engines.produced(engine.complete(prompt, 2, handle)) == pair.recompute(prompt, 2)
+
+
+def test_decode_gives_no_blocks_to_a_request_that_did_not_ask(pair: Pair, prompt: list[int]) -> None:
+    held = pair.decode.kv_used()
+    assert pair.decode.complete(prompt, 4, {"foo": 1})["kv_transfer_params"] is None
+    engines.eventually(lambda: pair.decode.kv_used() <= held, "nothing is retained")
+
+
+def test_handle_of_another_prompt_is_not_taken_by_decode(pair: Pair, prompt: list[int]) -> None:
+    handle = pair.prefill.complete(prompt, 1, engines.FIRST_TURN)["kv_transfer_params"]
+    other = [prompt[0] ^ 1, *prompt[1:]]
+    assert engines.produced(pair.decode.complete(other, 8, handle)) == pair.recompute(other, 8)
+    engines.eventually(lambda: pair.prefill.kv_used() == 0, "prefill was told to release its blocks")
+
+
+DEAD = {"remote_engine_id": "ghost", "remote_port": 9}
+
+
+def test_prefill_recomputes_when_decode_is_gone(
+    pair: Pair, prompt: list[int], handle: dict[str, Any]
+) -> None:
+    first = pair.prefill.complete(prompt, 1, {**handle, **DEAD, **engines.FIRST_TURN})
+    assert engines.produced(first) == pair.recompute(prompt, 1)
+    assert "readback" in pair.prefill.text()
+    engines.eventually(lambda: pair.prefill.metric("vllm:num_requests_waiting") == 0, "nothing waits")
+
+
+def test_prefill_recomputes_expired_blocks(pair: Pair, prompt: list[int], handle: dict[str, Any]) -> None:
+    handle["remote_blocks_expiry_time"] -= 1000
+    first = pair.prefill.complete(prompt, 1, {**handle, **engines.FIRST_TURN})
+    assert engines.produced(first) == pair.recompute(prompt, 1)
+    assert "Declining expired remote read" in pair.prefill.text()
+
+
+def test_prefill_recomputes_blocks_out_of_range(
+    pair: Pair, prompt: list[int], handle: dict[str, Any]
+) -> None:
+    handle["remote_block_ids"] = [[1_000_000 + i for i in handle["remote_block_ids"][0]]]
+    first = pair.prefill.complete(prompt, 1, {**handle, **engines.FIRST_TURN})
+    assert engines.produced(first) == pair.recompute(prompt, 1)
+    assert pair.prefill.healthy()
+
+
+def test_decode_answers_an_error_when_prefill_is_gone(pair: Pair, prompt: list[int]) -> None:
+    handle = pair.prefill.complete(prompt, 1, engines.FIRST_TURN)["kv_transfer_params"]
+    status, text = pair.decode.post("/v1/completions", engines.completion(prompt, 4, {**handle, **DEAD}))
+    assert status == 500, text
+    assert pair.decode.healthy()
+
+
+def test_prefill_keeps_nothing_for_later_turns(pair: Pair, prompt: list[int]) -> None:
+    answer = pair.prefill.complete(prompt, 4, {"pd_retain": True})
+    assert answer["kv_transfer_params"] is None

@@ -1,0 +1,84 @@
+"""Digests: what they tell apart, and that their wire form is fixed."""
+
+import dataclasses
+import random
+
+import pytest
+
+from pd_connector.proof import (
+    BLOCK_DIGEST_BYTES,
+    Context,
+    block_digests,
+    common_blocks,
+    decode,
+    encode,
+    prompt_digest,
+)
+
+CONTEXT = Context("model", 16)
+TOKENS = random.Random(0).sample(range(150_000), 100)
+
+
+def test_only_whole_blocks_have_a_digest() -> None:
+    lengths = [
+        len(block_digests(TOKENS[:n], CONTEXT)) // BLOCK_DIGEST_BYTES for n in (0, 15, 16, 17, 31, 32, 100)
+    ]
+    assert lengths == [0, 0, 1, 1, 1, 2, 6]
+
+
+def test_digests_of_a_prefix_are_a_prefix() -> None:
+    assert block_digests(TOKENS, CONTEXT).startswith(block_digests(TOKENS[:50], CONTEXT))
+
+
+@pytest.mark.parametrize("place", range(0, 96, 5))
+def test_one_changed_token_ends_the_common_blocks_there(place: int) -> None:
+    changed = [*TOKENS[:place], TOKENS[place] + 1, *TOKENS[place + 1 :]]
+    mine, theirs = block_digests(TOKENS, CONTEXT), block_digests(changed, CONTEXT)
+    assert common_blocks(mine, theirs) == place // 16
+
+
+def test_blocks_that_agree_again_after_a_change_are_not_common() -> None:
+    mine = block_digests(TOKENS, CONTEXT)
+    theirs = block_digests([0, *TOKENS[1:]], CONTEXT)
+    assert not any(mine[i : i + 8] == theirs[i : i + 8] for i in range(0, len(mine), 8))
+
+
+def test_shifted_tokens_have_nothing_in_common() -> None:
+    mine = block_digests(TOKENS, CONTEXT)
+    assert common_blocks(mine, block_digests(TOKENS[1:], CONTEXT)) == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "other"},
+        {"block_size": 8},
+        {"cache_salt": "a"},
+        {"lora": "a"},
+        {"media": ("a",)},
+    ],
+    ids=str,
+)
+def test_everything_of_the_context_counts(change: dict[str, object]) -> None:
+    other = dataclasses.replace(CONTEXT, **change)  # type: ignore[arg-type]
+    assert common_blocks(block_digests(TOKENS, CONTEXT), block_digests(TOKENS, other)) == 0
+    assert prompt_digest(TOKENS, CONTEXT) != prompt_digest(TOKENS, other)
+
+
+def test_fields_do_not_run_into_each_other() -> None:
+    assert Context("m", 16, "a", None).salt() != Context("m", 16, None, "a").salt()
+    assert Context("m", 16, media=("a", "b")).salt() != Context("m", 16, media=("a,b",)).salt()
+
+
+def test_the_wire_form_does_not_change_unnoticed() -> None:
+    """Engines of two releases compare these; another value needs another FORMAT."""
+    assert block_digests(range(32), CONTEXT).hex() == "990af11fd6076914ad10ef411915c439"
+    assert prompt_digest(range(20), CONTEXT).hex() == "4587df68ef3ef349a4ae6a6bf6a855bf"
+
+
+def test_digests_travel_as_base64() -> None:
+    digests = block_digests(TOKENS, CONTEXT)
+    assert decode(encode(digests)) == digests
+    for wrong in ("*", "abc", "ä"):
+        with pytest.raises(ValueError):
+            decode(wrong)
