@@ -37,13 +37,13 @@ pd_healthy() {
   [[ $status == 200 ]]
 } 2>/dev/null
 
-# What this node computes with, such as "8 x NVIDIA H200" or "1 core, Intel Xeon".
+# What this node computes with, such as "8 x NVIDIA H200" or "1 CPU core(s), Intel Xeon".
 pd_hardware() {
   if command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name --format=csv,noheader >/dev/null 2>&1; then
     nvidia-smi --query-gpu=name --format=csv,noheader | sort | uniq -c |
       awk '{count = $1; $1 = ""; printf "%s%s x%s", (NR > 1 ? ", " : ""), count, $0}'
   else
-    printf '%s cores, %s' "$(nproc)" "$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1)"
+    printf '%s CPU core(s), %s' "$(nproc)" "$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1)"
   fi | tr -d '\042\134'
 }
 

@@ -45,7 +45,9 @@ def print_report(folder: Path, results: Results, output: str) -> None:
     else:
         print_table(*_summary(results))
     click.echo(f"report: {folder / 'index.html'}", err=True)
-    if not results.valid:
+    if results.valid:
+        click.echo(_verdict(results), err=True)
+    else:
         raise ResultsInvalid(
             "the sweep is invalid:\n" + "\n".join(f"  {reason}" for reason in results.reasons),
             next_step="find the cause in the logs of the sweep's folder, then run the sweep again",
@@ -77,6 +79,17 @@ def compare(first: Path, second: Path, output: str) -> None:
         raise ResultsInvalid(
             f"invalid results in {' and '.join(invalid)}", next_step="open index.html there for the reasons"
         )
+
+
+def _verdict(results: Results) -> str:
+    longest = results.points[-1]
+    off, on = longest.off.ttft_ms, longest.on.ttft_ms
+    if off is None or on is None or longest.ttft_ratio is None:
+        raise AssertionError("a valid sweep has figures for every prompt length")
+    return (
+        f"valid: at {longest.prompt_length:,} prompt tokens the first token takes {off.mean:,.0f} ms OFF and "
+        f"{on.mean:,.0f} ms ON ({longest.ttft_ratio:.1f}x)"
+    )
 
 
 def _newest(runs: Path) -> Path:
