@@ -147,6 +147,23 @@ def test_a_run_is_found_again_from_its_folder(
     assert set(states(head).values()) == {"CANCELLED"}
 
 
+def test_follow_prints_the_end_and_then_what_is_written(
+    settings: Deployment, plan: RunPlan, target: OpenTarget, head: FakeHead
+) -> None:
+    run = submit(settings, plan, target)
+    log = run.folder.log("router")
+    head.put(log, "one\ntwo\nthree\n")
+    written = iter(["föur\udcff\nfi", "ve\n", "last"])  # \udcff: a byte that is no UTF-8
+
+    def write(head: FakeHead) -> None:
+        text = next(written)
+        head.put(log, head.files[log] + text)
+        head.job("router").state = "COMPLETED" if text == "last" else "RUNNING"
+
+    head.on_query = write
+    assert list(run.follow("router", 2)) == ["two\nthree\n", "föur?\n", "five\n", "last"]
+
+
 def test_an_id_that_a_new_cluster_gave_to_another_job_is_gone(
     settings: Deployment, plan: RunPlan, target: OpenTarget, head: FakeHead
 ) -> None:

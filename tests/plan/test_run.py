@@ -57,7 +57,9 @@ def test_p5en_places_are_on_the_shared_volume(deployment: Deployments) -> None:
 def test_a_made_model_is_found_below_the_root_and_a_folder_as_given(deployment: Deployments) -> None:
     made = places_of(deployment("embedded"), BASE, BASE / "python").model
     assert made == "/home/user/pd/.toolkit/models/tiny-qwen3"
-    assert places_of(deployment("embedded", "model.name=./m"), BASE, BASE / "python").model == "./m"
+    assert places_of(deployment("embedded", "model.name=/m"), BASE, BASE / "python").model == "/m"
+    relative = places_of(deployment("qwen3-32b-p5en", "model.name=./m"), BASE, BASE / "python").model
+    assert relative == "/home/user/pd/m", "a job runs in its own folder"
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../x", "a b", "-x", "a%j", "x\n", "a" * 82, "off/", "x/on/off"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -13,6 +16,21 @@ from toolkit.remote.head import LocalHead
 def test_run_gives_status_and_both_outputs_and_adds_to_the_environment() -> None:
     done = LocalHead({"SLURM_CONF": "/c"}).run(["sh", "-c", "echo $SLURM_CONF; echo e >&2; exit 3"])
     assert (done.returncode, done.stdout, done.stderr) == (3, "/c\n", "e\n")
+
+
+def test_nothing_of_the_users_shell_reaches_a_command_but_what_it_needs(tmp_path: Path) -> None:
+    """Run in a process of its own whose environment holds secrets and settings of other programs."""
+    script = (
+        "from toolkit.remote.head import LocalHead\n"
+        "print(LocalHead({'SLURM_CONF': '/c'}).run(['env', '-0']).stdout)\n"
+    )
+    told = {"HF_TOKEN": "hf_secret", "SBATCH_PARTITION": "x", "SLURM_JOB_ID": "1", "VLLM_PLUGINS": ""}
+    kept = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**told, **kept}, capture_output=True, text=True, check=True
+    )
+    seen = dict(entry.split("=", 1) for entry in done.stdout.strip().split("\0") if "=" in entry)
+    assert seen == {**kept, "SLURM_CONF": "/c"}
 
 
 def test_an_absent_command_is_told() -> None:
@@ -33,6 +51,7 @@ def test_files(tmp_path: Path) -> None:
     head.put(path, "häll\no\n")
     assert head.get(path) == "häll\no\n"
     assert head.get(path, tail=2) == "o\n"
+    assert head.get(path, start=6) == "o\n", "bytes, not characters"
     assert head.names(path.parent) == ["b.txt"], "no half-written file is left beside it"
 
 

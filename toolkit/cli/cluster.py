@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli.options import load_settings, output_option, settings_options, yes_option
-from toolkit.cli.output import print_data, print_table, progress
+from toolkit.cli.output import print_data, print_rows, print_table, progress
 
 if TYPE_CHECKING:
     from toolkit.embedded.state import ClusterState
@@ -84,11 +84,7 @@ def list_(file: Path, assignments: tuple[str, ...], output: str) -> None:
         (str(mine.root), mine.state, len(mine.nodes), len(mine.jobs))
     ]
     rows += [(str(root), "running", None, None) for root in running_roots() if root != mine.root]
-    columns = ("root", "state", "nodes", "jobs")
-    if output == "table":
-        print_table(columns, rows)
-    else:
-        print_data([dict(zip(columns, row, strict=True)) for row in rows], output)
+    print_rows(("root", "state", "nodes", "jobs"), rows, output)
 
 
 def _plan(file: Path, assignments: tuple[str, ...]) -> EmbeddedPlan:

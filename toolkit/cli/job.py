@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli.options import dry_run_option, load_settings, output_option, settings_options
-from toolkit.cli.output import print_data, print_table, progress
+from toolkit.cli.output import print_rows, progress
 
 if TYPE_CHECKING:
     from toolkit.flows.run import Run
@@ -92,11 +92,7 @@ def list_(file: Path, assignments: tuple[str, ...], output: str, everything: boo
                 (run.name, job, state.job_id, state.how, state.nodes, run.address(job))
                 for job, state in states.items()
             ]
-    columns = ("run", "job", "id", "state", "node", "address")
-    if output == "table":
-        print_table(columns, rows)
-    else:
-        print_data([dict(zip(columns, row, strict=True)) for row in rows], output)
+    print_rows(("run", "job", "id", "state", "node", "address"), rows, output)
 
 
 @cli.command()
@@ -104,16 +100,33 @@ def list_(file: Path, assignments: tuple[str, ...], output: str, everything: boo
 @run_option
 @click.argument("job", required=False)
 @click.option("--lines", default=50, show_default=True, help="Lines from the end of each log.")
-def logs(file: Path, assignments: tuple[str, ...], run_name: str | None, job: str | None, lines: int) -> None:
-    """Print the end of a run's logs, or of one JOB's, such as prefill-1."""
+@click.option("--follow", is_flag=True, help="Go on printing what JOB writes, until it ends.")
+def logs(
+    file: Path,
+    assignments: tuple[str, ...],
+    run_name: str | None,
+    job: str | None,
+    lines: int,
+    follow: bool,
+) -> None:
+    """Print the end of a run's logs, or of one JOB's, such as prefill-1.
+
+    \b
+    Example: toolkit job logs -f deployments/embedded.yaml prefill-1 --follow
+    """
     run = _run(_target(file, assignments), run_name)
     if job is not None and job not in run.job_ids:
         raise click.BadParameter(f"run {run.name} has no job {job!r}; it has {', '.join(run.job_ids)}")
+    if follow and job is None:
+        raise click.UsageError("--follow needs a JOB, such as prefill-1")
+    if follow and job:
+        for text in run.follow(job, lines):
+            click.echo(text, nl=False)
+        return
     for name in [job] if job else list(run.job_ids):
-        text = run.target.head.get(run.folder.log(name), tail=lines * 1000)
         if not job:
             click.echo(f"==> {name} <==")
-        click.echo("\n".join((text or "").splitlines()[-lines:]))
+        click.echo(run.end_of_log(name, lines))
 
 
 @cli.command()

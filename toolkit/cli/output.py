@@ -44,6 +44,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     Console().print(table)
 
 
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], output: str) -> None:
+    """Rows as a table, or as a list of mappings in json or yaml."""
+    if output == "table":
+        print_table(columns, rows)
+    else:
+        print_data([dict(zip(columns, row, strict=True)) for row in rows], output)
+
+
 def progress() -> Progress:
     """A plain line on stderr for each step."""
     return lambda message: click.echo(message, err=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from toolkit.cli.options import load_settings, output_option, settings_options
-from toolkit.cli.output import print_data, print_table
+from toolkit.cli.output import print_data, print_rows
 
 
 @click.group()
@@ -25,10 +25,7 @@ def show(file: Path, assignments: tuple[str, ...], output: str) -> None:
     Example: toolkit settings show -f deployments/embedded.yaml --set kv.bidirectional=false
     """
     loaded = load_settings(file, assignments)
-    if output == "table":
-        print_table(("key", "value", "source"), loaded.rows())
-    else:
-        print_data([{"key": k, "value": v, "source": source} for k, v, source in loaded.rows()], output)
+    print_rows(("key", "value", "source"), loaded.rows(), output)
 
 
 @cli.command()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli.options import load_settings, output_option, settings_options
-from toolkit.cli.output import print_data, print_table, progress, progress_bar
+from toolkit.cli.output import print_rows, progress, progress_bar
 
 if TYPE_CHECKING:
     from toolkit.flows.sweep import Sweep
@@ -44,11 +44,7 @@ def plan(file: Path, assignments: tuple[str, ...], output: str) -> None:
         )
         for point in schedule.points
     ]
-    columns = ("prompt_tokens", "conversations", "turns", "requests_off_and_on")
-    if output == "table":
-        print_table(columns, rows)
-    else:
-        print_data([dict(zip(columns, row, strict=True)) for row in rows], output)
+    print_rows(("prompt_tokens", "conversations", "turns", "requests_off_and_on"), rows, output)
 
 
 @cli.command()
@@ -93,10 +89,7 @@ def status(file: Path, assignments: tuple[str, ...], name: str, output: str) -> 
 
     sweep = _open(file, assignments, name)
     rows = [(leg, sweep.done(leg), sweep.schedule(leg).expected_rows) for leg in LEGS]
-    if output == "table":
-        print_table(("leg", "done", "of"), rows)
-    else:
-        print_data([{"leg": leg, "done": done, "of": of} for leg, done, of in rows], output)
+    print_rows(("leg", "done", "of"), rows, output)
 
 
 def _run(sweep: Sweep, file: Path) -> None:

@@ -4,8 +4,9 @@ any later command, or a toolkit that was killed, finds it again."""
 from __future__ import annotations
 
 import json
+import textwrap
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -19,10 +20,10 @@ from toolkit.settings.deployment import Deployment
 
 Progress = Callable[[str], None]
 
-POLL_SECONDS = 1.0
+POLL_SECONDS = 0.5
 # TERM, KillWait and the node's epilog; a job that outlives this is reported, not waited for.
 CANCEL_SECONDS = 180
-LOG_TAIL_BYTES = 3000
+LOG_LINE_BYTES = 1000  # a generous line
 
 
 @dataclass(frozen=True)
@@ -96,16 +97,33 @@ class Run:
     def failure(self, job: str, state: JobState) -> JobFailed:
         log = self.folder.log(job)
         where = f" on {state.nodes}" if state.nodes else ""
-        tail = self.tail(job)
+        tail = textwrap.indent(self.end_of_log(job, 20), "  | ")
         return JobFailed(
             f"job {job} of run {self.name} ended: {state.how}{where}.\n"
             + (f"The end of {log}:\n{tail}" if tail else f"It left no log ({log})."),
             next_step="mend what the log says and submit again; nothing of this run is left running",
         )
 
-    def tail(self, job: str, lines: int = 20) -> str:
-        text = self.target.head.get(self.folder.log(job), tail=LOG_TAIL_BYTES) or ""
-        return "\n".join(f"  | {line}" for line in text.rstrip().splitlines()[-lines:])
+    def end_of_log(self, job: str, lines: int) -> str:
+        text = self.target.head.get(self.folder.log(job), tail=lines * LOG_LINE_BYTES) or ""
+        return _printable("\n".join(text.rstrip().splitlines()[-lines:]))
+
+    def follow(self, job: str, lines: int) -> Iterator[str]:
+        """The last `lines` lines of a job's log, then what it writes, until the job has ended."""
+        log = self.target.head.get(self.folder.log(job)) or ""
+        yield _printable("".join(log.splitlines(keepends=True)[-lines:]))
+        read = _size(log)
+        while True:
+            ended = self.states()[job].ended
+            new = self.target.head.get(self.folder.log(job), start=read) or ""
+            # A line that is being written waits, so that no character is cut in two.
+            whole = new if ended else new[: new.rfind("\n") + 1]
+            if whole:
+                yield _printable(whole)
+                read += _size(whole)
+            if ended:
+                return
+            time.sleep(POLL_SECONDS)
 
     def cancel(self, progress: Progress) -> None:
         """Cancels what still runs and waits until Slurm says that it is gone."""
@@ -188,6 +206,15 @@ def list_runs(target: OpenTarget) -> list[Run]:
     for name in target.head.names(target.runs):
         roots += [target.runs / name, *(target.runs / name / leg for leg in ("off", "on"))]
     return [open_run(target, root) for root in roots if target.head.get(RunFolder(root).jobs) is not None]
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogateescape"))
+
+
+def _printable(text: str) -> str:
+    """Bytes of a log that are no UTF-8 as question marks."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _reason(state: JobState) -> str:

@@ -122,13 +122,15 @@ def places_of(settings: Deployment, base: Path, toolkit_python: Path) -> Places:
     that runs this toolkit, which the embedded cluster shares.
     """
     target = settings.target
-    name = settings.model.name
+    model = settings.model.name
+    if model.startswith(("./", "../")):
+        model = str(base / model)
     if isinstance(target, EmbeddedTarget):
-        made_here = "/" not in name
-        model = str((base / target.root).resolve() / "models" / name) if made_here else name
+        if "/" not in model:
+            model = str((base / target.root).resolve() / "models" / model)
         return Places(PurePosixPath(base / target.engine_env), PurePosixPath(toolkit_python), model)
     return Places(
-        PurePosixPath(target.engine_env), PurePosixPath(target.toolkit_env) / "bin" / "python", name
+        PurePosixPath(target.engine_env), PurePosixPath(target.toolkit_env) / "bin" / "python", model
     )
 
 

@@ -24,6 +24,14 @@ class Completed:
     stderr: str
 
 
+# What a command, and through sbatch a job, takes from the user's shell. A token or a VLLM_* variable that
+# happens to be set there must not reach a job: what a job needs is written in its script.
+INHERITED = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE"),
+    *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+)
+
+
 class Head(Protocol):
     def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float = 60) -> Completed:
         """Runs a command to its end; raises ToolkitError if it can't be started or takes too long."""
@@ -31,8 +39,9 @@ class Head(Protocol):
     def put(self, path: PurePosixPath, text: str) -> None:
         """Writes a file whole, making its folders; raises ToolkitError when it can't."""
 
-    def get(self, path: PurePosixPath, *, tail: int | None = None) -> str | None:
-        """A file's text, of its last `tail` bytes if given; None if there is no such file."""
+    def get(self, path: PurePosixPath, *, start: int = 0, tail: int | None = None) -> str | None:
+        """A file's text from byte `start` on, or of its last `tail` bytes; None if there is no such file.
+        Bytes that are no UTF-8 come as surrogates, so that encoding gives the file's bytes again."""
 
     def names(self, folder: PurePosixPath) -> list[str]:
         """Sorted names in a folder; empty if there is none."""
@@ -45,8 +54,7 @@ class LocalHead:
         self._environment = dict(environment or {})
 
     def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float = 60) -> Completed:
-        # SLURM_* and SBATCH_* of a surrounding job or shell would change what sbatch does.
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SBATCH_"))}
+        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         try:
             done = subprocess.run(
                 list(argv),
@@ -91,12 +99,11 @@ class LocalHead:
                 next_step="free space or set target.runs_dir to a folder that can be written",
             ) from error
 
-    def get(self, path: PurePosixPath, *, tail: int | None = None) -> str | None:
+    def get(self, path: PurePosixPath, *, start: int = 0, tail: int | None = None) -> str | None:
         try:
             with Path(path).open("rb") as file:
-                if tail is not None:
-                    file.seek(max(0, file.seek(0, os.SEEK_END) - tail))
-                return file.read().decode("utf-8", "replace")
+                file.seek(start if tail is None else max(0, file.seek(0, os.SEEK_END) - tail))
+                return file.read().decode("utf-8", "surrogateescape")
         except FileNotFoundError:
             return None
         except OSError as error:

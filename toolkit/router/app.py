@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import orjson
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -75,7 +77,20 @@ def create_app(config: RouterConfig) -> Starlette:
     return app
 
 
-class _Exchanged:
+@dataclass(frozen=True)
+class Call:
+    """A request whose body has come, and the way back to its client."""
+
+    method: str
+    path: str
+    headers: Headers
+    body: bytes
+    record: RequestRecord
+    reply: Reply
+    watch: ClientWatch
+
+
+class _Exchanged(ABC):
     """What every request to an engine has in common: body, record, refusals, the end."""
 
     def __init__(self, state: RouterState) -> None:
@@ -104,7 +119,7 @@ class _Exchanged:
                 receive, headers, limit=config.max_body_bytes, stall_timeout_s=config.stall_timeout_s
             )
             async with ClientWatch(receive) as watch:
-                await self._exchange(scope, raw, headers, record, reply, watch)
+                await self._exchange(Call(scope["method"], scope["path"], headers, raw, record, reply, watch))
         except Refusal as refusal:
             record.outcome = "refused"
             await reply.refuse(refusal)
@@ -119,16 +134,9 @@ class _Exchanged:
             record.outcome = "internal-error"
             await reply.break_off(Refusal(500, "The router failed on this request; its log says why."))
 
-    async def _exchange(
-        self,
-        scope: Scope,
-        raw: bytes,
-        headers: Headers,
-        record: RequestRecord,
-        reply: Reply,
-        watch: ClientWatch,
-    ) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def _exchange(self, call: Call) -> None:
+        """Asks the engines and answers the client."""
 
 
 class _Generate(_Exchanged):
@@ -138,27 +146,24 @@ class _Generate(_Exchanged):
         super().__init__(state)
         self._endpoint: Endpoint = endpoint
 
-    async def _exchange(
-        self,
-        scope: Scope,
-        raw: bytes,
-        headers: Headers,
-        record: RequestRecord,
-        reply: Reply,
-        watch: ClientWatch,
-    ) -> None:
-        facts = read_request(self._endpoint, raw, headers)
-        record.stream = facts.stream
-        record.conversation = facts.conversation
+    async def _exchange(self, call: Call) -> None:
+        facts = read_request(self._endpoint, call.body, call.headers)
+        call.record.stream = facts.stream
+        call.record.conversation = facts.conversation
         exchange = Exchange(
-            self._state, facts, url_path=scope["path"], headers=headers, record=record, watch=watch
+            self._state,
+            facts,
+            url_path=call.path,
+            headers=call.headers,
+            record=call.record,
+            watch=call.watch,
         )
         answer = await exchange.answer()
         if isinstance(answer, StreamAnswer):
-            if not await relay_stream(answer, exchange, reply, watch):
-                record.outcome = "decode-broke"
+            if not await relay_stream(answer, exchange, call.reply, call.watch):
+                call.record.outcome = "decode-broke"
             return
-        await reply.whole(answer.status, answer.headers, answer.body)
+        await call.reply.whole(answer.status, answer.headers, answer.body)
 
 
 class _Passthrough(_Exchanged):
@@ -168,38 +173,30 @@ class _Passthrough(_Exchanged):
         super().__init__(state)
         self._pool = pool
 
-    async def _exchange(
-        self,
-        scope: Scope,
-        raw: bytes,
-        headers: Headers,
-        record: RequestRecord,
-        reply: Reply,
-        watch: ClientWatch,
-    ) -> None:
+    async def _exchange(self, call: Call) -> None:
         leg = self._pool.pick()
         if leg is None:
             raise Refusal(503, f"No {self._pool.role} engine is healthy. Try again later.")
         if leg.role == "prefill":
-            record.prefill = leg.url
+            call.record.prefill = leg.url
         else:
-            record.decode = leg.url
+            call.record.decode = leg.url
 
         async def ask() -> WholeAnswer:
-            sent = to_engine(headers, record.request_id)
+            sent = to_engine(call.headers, call.record.request_id)
             upstream = self._state.upstream
-            async with upstream.whole(leg, scope["method"], scope["path"], sent, raw or None) as response:
+            async with upstream.whole(leg, call.method, call.path, sent, call.body or None) as response:
                 return WholeAnswer(
                     response.status, to_client(response.headers.items()), await response.read()
                 )
 
         try:
-            answer = await watch.run(ask())
+            answer = await call.watch.run(ask())
         except EngineFailed as failure:
             self._state.metrics.engine_failed(leg)
-            record.failures.append(str(failure))
+            call.record.failures.append(str(failure))
             raise Refusal(502, f"The {leg.role} engine {failure.why}.") from failure
-        await reply.whole(answer.status, answer.headers, answer.body)
+        await call.reply.whole(answer.status, answer.headers, answer.body)
 
 
 class _Health:

@@ -14,7 +14,10 @@ from toolkit.settings.target import Target
 
 
 class Model(Section):
-    name: Text = Field(description="hub id, folder, or (embedded target) a model the toolkit makes itself")
+    name: Text = Field(
+        description="hub id, folder (starting with /, ./ or ../), or, without a slash on the embedded "
+        "target, a model the toolkit makes itself"
+    )
     served_name: Text = Field(description="the name clients send as `model`")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
     max_model_len: Count = 32768

@@ -76,9 +76,13 @@ class FakeHead:
             raise ToolkitError(f"can't write {path}: No space left on device.")
         self.files[path] = text
 
-    def get(self, path: PurePosixPath, *, tail: int | None = None) -> str | None:
+    def get(self, path: PurePosixPath, *, start: int = 0, tail: int | None = None) -> str | None:
         text = self.files.get(path)
-        return text if text is None or tail is None else text[-tail:]
+        if text is None:
+            return None
+        return text.encode(errors="surrogateescape")[start if tail is None else -tail :].decode(
+            errors="surrogateescape"
+        )
 
     def names(self, folder: PurePosixPath) -> list[str]:
         return sorted({path.relative_to(folder).parts[0] for path in self.files if folder in path.parents})
