@@ -183,6 +183,8 @@ def test_only_who_asks_retains() -> None:
     assert not admit({"pd_retain": True}, HISTORY, CONTEXT, Engine(bidirectional=False)).retain
     assert not admit({"pd_retain": True}, HISTORY, CONTEXT, Engine(True, decodes=False)).retain
     assert not admit({"do_remote_prefill": True}, HISTORY, CONTEXT, Engine(True, decodes=False)).retain
+    assert admit({"do_remote_prefill": True}, HISTORY, CONTEXT, ENGINE).retain
+    assert not admit({"do_remote_prefill": True, "pd_retain": False}, HISTORY, CONTEXT, ENGINE).retain
 
 
 def test_the_engines_own_notes_cannot_be_sent_in() -> None:

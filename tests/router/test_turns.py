@@ -52,6 +52,8 @@ def test_prompt_cache_key_names_a_conversation_and_stays_in_the_body(pair, conve
 
 def test_a_request_without_a_conversation_keeps_nothing(pair):
     assert [pair.client.chat().path for _ in range(2)] == ["prefill", "prefill"]
+    for prefill, decode in zip(pair.prefills[0].seen, pair.decodes[0].seen, strict=True):
+        assert decode.body["kv_transfer_params"] == {**prefill.params, "pd_retain": False}
 
 
 def test_a_conversation_belongs_to_its_credential(pair, conversation):

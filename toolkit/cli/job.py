@@ -133,7 +133,7 @@ def logs(
 @settings_options
 @run_option
 def watch(file: Path, assignments: tuple[str, ...], run_name: str | None) -> None:
-    """Follow a run until its jobs have ended; exit 3 if one ended badly."""
+    """Follow a run until its jobs have ended, or, with exit 3, until one ends badly."""
     run = _run(_target(file, assignments), run_name)
     told: dict[str, str] = {}
     while True:
@@ -142,12 +142,13 @@ def watch(file: Path, assignments: tuple[str, ...], run_name: str | None) -> Non
             if told.get(job) != state.how:
                 click.echo(f"{time.strftime('%H:%M:%S')} {job}: {state.how} {state.nodes}".rstrip(), err=True)
                 told[job] = state.how
-        if all(state.ended for state in states.values()):
-            break
+        running = [job for job, state in states.items() if not state.ended]
+        for job, state in states.items():
+            if state.ended_badly:
+                raise run.failure(job, state, others_run=bool(running))
+        if not running:
+            return
         time.sleep(2)
-    for job, state in states.items():
-        if state.ended_badly:
-            raise run.failure(job, state)
 
 
 @cli.command()

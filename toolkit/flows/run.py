@@ -94,14 +94,19 @@ class Run:
         self.cancel(progress)
         raise self.failure(job, ended[job])
 
-    def failure(self, job: str, state: JobState) -> JobFailed:
+    def failure(self, job: str, state: JobState, *, others_run: bool = False) -> JobFailed:
         log = self.folder.log(job)
         where = f" on {state.nodes}" if state.nodes else ""
         tail = textwrap.indent(self.end_of_log(job, 20), "  | ")
         return JobFailed(
             f"job {job} of run {self.name} ended: {state.how}{where}.\n"
             + (f"The end of {log}:\n{tail}" if tail else f"It left no log ({log})."),
-            next_step="mend what the log says and submit again; nothing of this run is left running",
+            next_step="mend what the log says and submit again; "
+            + (
+                "the run's other jobs go on, `toolkit job cancel` ends them"
+                if others_run
+                else "nothing of this run is left running"
+            ),
         )
 
     def end_of_log(self, job: str, lines: int) -> str:

@@ -68,9 +68,15 @@ def prefill_body(facts: RequestFacts, handle: bytes | None) -> bytes:
 
 
 def decode_body(facts: RequestFacts, params: dict[str, Any] | None) -> bytes:
-    """The client's request to decode, with prefill's transfer parameters if it gave any."""
+    """The client's request to decode, with prefill's transfer parameters if it gave any.
+
+    Without a conversation nobody comes back for the blocks of this turn: our connector then frees them at
+    once (stock vLLM keeps them for the whole TTL, and decode fills up).
+    """
     if params is None:
         return orjson.dumps(facts.body)
+    if facts.key is None:
+        params = {**params, "pd_retain": False}
     return orjson.dumps({**facts.body, "kv_transfer_params": params})
 
 

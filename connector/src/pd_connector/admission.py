@@ -73,7 +73,8 @@ def admit(raw: Mapping[str, Any], prompt: Sequence[int] | None, context: Context
             _forget_remote(params)
     elif prefill_wanted:
         params.decision = _admit_pull(params, prompt, context, engine)
-        params.retain = engine.bidirectional and engine.decodes
+        # Unless the sender says that nobody will come back for them.
+        params.retain = engine.bidirectional and engine.decodes and params.get(RETAIN) is not False
     else:
         _forget_remote(params)
         params.retain = engine.bidirectional and engine.decodes and params.get(RETAIN) is True

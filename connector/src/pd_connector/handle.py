@@ -13,7 +13,8 @@ from pd_connector import proof
 PROOF = "pd_proof"
 """The member that says which tokens the blocks hold."""
 RETAIN = "pd_retain"
-"""The member by which a plain request asks decode to keep its blocks and answer with a handle."""
+"""True: a plain request asks decode to keep its blocks and answer with a handle. False, beside prefill's
+handle: decode need not keep the blocks of this turn, which it does otherwise."""
 
 REMOTE_MEMBERS = (
     "remote_block_ids",
