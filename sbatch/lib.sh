@@ -37,13 +37,13 @@ pd_healthy() {
   [[ $status == 200 ]]
 } 2>/dev/null
 
-# What this node computes with, such as "8 x NVIDIA H200" or "1 CPU core(s), Intel Xeon".
+# What this node computes with, such as "8 x NVIDIA H200" or "1 x AMD EPYC core".
 pd_hardware() {
   if command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name --format=csv,noheader >/dev/null 2>&1; then
     nvidia-smi --query-gpu=name --format=csv,noheader | sort | uniq -c |
       awk '{count = $1; $1 = ""; printf "%s%s x%s", (NR > 1 ? ", " : ""), count, $0}'
   else
-    printf '%s CPU core(s), %s' "$(nproc)" "$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1)"
+    printf '%s x %s core' "$(nproc)" "$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1)"
   fi | tr -d '\042\134'
 }
 
@@ -89,6 +89,9 @@ pd_shared_memory() {
 pd_run_server() {
   local endpoint=$1 status=0 segments=''
   shift
+  # An engine leaves sockets in its temporary folder, so that one goes with the job.
+  TMPDIR=$(mktemp -d "${TMPDIR:-/tmp}/pd-XXXXXXXX")
+  export TMPDIR
   "$@" &
   local server=$! stopping=
   trap 'stopping=1; segments=$(pd_shared_memory); kill -TERM "$server" 2>/dev/null || true' TERM INT
@@ -98,8 +101,11 @@ pd_run_server() {
   done
   rm -f "$endpoint"
   if [[ -n ${pd_watcher:-} ]]; then kill "$pd_watcher" 2>/dev/null || true; fi
+  rm -rf "$TMPDIR"
   local segment
   for segment in $segments; do rm -f "$segment"; done
+  # An engine's last words may lack their line end.
+  printf '\n'
   if [[ -n $stopping ]]; then
     pd_say "stopped on request"
     return 0

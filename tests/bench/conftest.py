@@ -61,6 +61,7 @@ class FakeRouter:
             return JSONResponse({"error": {"message": "no decode engine " + "x" * 400, "type": "x"}}, 503)
         hit = self.readback and body["conversation_id"] in seen
         headers = {"X-KV-Path": "readback" if hit else "prefill", "X-Prefill-Ms": "12.5" if hit else "80.25"}
+        headers["X-KV-Read-Tokens"] = "96" if hit else "0"
         return StreamingResponse(self.stream(body, how), headers=headers, media_type="text/event-stream")
 
     async def stream(self, body: dict[str, Any], how: str) -> AsyncIterator[str]:

@@ -111,11 +111,13 @@ def test_show_as_json_and_yaml_hold_the_same() -> None:
     as_json = json.loads(toolkit("settings", "show", "-f", EMBEDDED, "-o", "json").stdout)
     as_yaml = yaml.safe_load(toolkit("settings", "show", "-f", EMBEDDED, "-o", "yaml").stdout)
     assert as_json == as_yaml
-    assert {"key": "kv.buffer_device", "value": "cpu", "source": f"file {EMBEDDED}, line 32"} in as_json
+    assert {"key": "kv.buffer_device", "value": "cpu", "source": f"file {EMBEDDED}, line 33"} in as_json
 
 
 def test_a_table_in_a_pipe_is_tab_separated() -> None:
     lines = toolkit("settings", "show", "-f", EMBEDDED).stdout.splitlines()
+    assert lines[0] == "KEY\tVALUE\tSOURCE"
+    assert f"legs.prefill.prefix_caching\tfalse\tfile {EMBEDDED}, line 15" in lines
     assert f"model.served_name\ttiny\tfile {EMBEDDED}, line 9" in lines
 
 

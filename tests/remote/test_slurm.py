@@ -81,7 +81,10 @@ def test_no_controller() -> None:
     head = FakeHead(answers={"scontrol": Completed(1, "Slurmctld(primary) at head is DOWN\n", "")})
     with pytest.raises(ToolkitError, match="DOWN") as caught:
         Slurm(head).check()
-    assert "toolkit cluster create" in str(caught.value)
+    assert "head node" in str(caught.value)
+    head.files[PurePosixPath("/x/slurm.conf")] = ""
+    with pytest.raises(ToolkitError, match="toolkit cluster create"):
+        Slurm(head, conf=PurePosixPath("/x/slurm.conf")).check()
 
 
 def test_no_cluster_is_told_without_asking_slurm() -> None:

@@ -70,6 +70,7 @@ def rows_of(leg: str) -> list[Row]:
             total_ms=1500.0,
             prefill_ms=prefill,
             path="readback" if leg == "on" and turn > 1 else "prefill",
+            kv_read_tokens=length // 2 if leg == "on" and turn > 1 else 0,
             output_digest=f"{length}/{turn}".encode().hex().ljust(64, "0"),
             first_token=length + turn,
             first_logprob=-1.5,

@@ -35,7 +35,7 @@ def test_stats() -> None:
 
 
 def test_a_right_sweep(data: SweepData) -> None:
-    results = summarize(data, SETTINGS, {"vllm": "0.29.0"}, {})
+    results = summarize("sweep", data, SETTINGS, {"vllm": "0.29.0"}, {})
     assert results.reasons == ()
     assert results.valid
     assert results.outputs_identical
@@ -55,6 +55,18 @@ def test_a_right_sweep(data: SweepData) -> None:
     assert (long.kv_transfer.ms, long.kv_transfer.mb, long.kv_transfer.readbacks) == (80.0, 128.0, 2)
     assert long.on_compute_ms == 230 - 80
     assert len(results.rows) == 12
+    assert results.name == "sweep"
+    assert results.cautions == (
+        "A mean is over 2 requests only: raise sweep.repeats for figures to rely on.",
+    )
+
+
+def test_first_turns_far_apart_are_told(make_folder: Callable[..., Path], change_row: Any) -> None:
+    rows = change_row("on", "4096-0", 1, prefill_ms=2000.0)
+    cautions = summarize("sweep", read_sweep(make_folder(on=rows)), SETTINGS, {}, {}).cautions
+    assert len(cautions) == 2
+    assert cautions[1].startswith("4,096 tokens: both legs compute a first turn whole")
+    assert "2,000 ms ON" in cautions[1]
 
 
 def test_ranks_of_a_tensor_parallel_engine_transfer_side_by_side(make_folder: Callable[..., Path]) -> None:
@@ -63,7 +75,7 @@ def test_ranks_of_a_tensor_parallel_engine_transfer_side_by_side(make_folder: Ca
     log.write_text(
         log.read_text().replace("transfers=1,", "transfers=8,").replace("transfers=2,", "transfers=16,")
     )
-    point = summarize(read_sweep(folder), SETTINGS, {}, {}).points[0]
+    point = summarize("sweep", read_sweep(folder), SETTINGS, {}, {}).points[0]
     assert point.kv_transfer is not None
     assert point.kv_transfer.ms == 30.0
     assert point.kv_transfer.transfers == 16
@@ -72,13 +84,13 @@ def test_ranks_of_a_tensor_parallel_engine_transfer_side_by_side(make_folder: Ca
 
 def test_failed_requests_are_in_no_mean(make_folder: Callable[..., Path], change_row: Any) -> None:
     rows = change_row("off", "4096-0", 3, error="APIError: x", ttft_ms=0.0, prefill_ms=None, path=None)
-    results = summarize(read_sweep(make_folder(off=rows)), SETTINGS, {}, {})
+    results = summarize("sweep", read_sweep(make_folder(off=rows)), SETTINGS, {}, {})
     assert results.points[1].off.ttft_ms == Stats(1, 980.0, 980.0, 980.0)
     assert not results.valid
 
 
 def test_a_leg_without_rows_has_no_figures_and_no_ratio(make_folder: Callable[..., Path]) -> None:
-    results = summarize(read_sweep(make_folder(on=[], log="")), SETTINGS, {}, {})
+    results = summarize("sweep", read_sweep(make_folder(on=[], log="")), SETTINGS, {}, {})
     assert results.points[0].on.ttft_ms is None
     assert results.points[0].kv_transfer is None
     assert results.ttft_ratio_longest is None

@@ -38,6 +38,18 @@ def test_a_right_sweep(make_folder: MakeFolder) -> None:
         ("off", 3, {"path": "readback"}, "off 4096-0 turn 3: took path readback, expected prefill"),
         ("off", 3, {"path": "decode-local"}, "off 4096-0 turn 3: took path decode-local, expected prefill"),
         ("on", 1, {"path": "readback"}, "on 4096-0 turn 1: took path readback, expected prefill"),
+        (
+            "on",
+            2,
+            {"kv_read_tokens": 0},
+            "on 4096-0 turn 2: prefill read nothing from decode (X-KV-Read-Tokens: 0)",
+        ),
+        (
+            "on",
+            2,
+            {"kv_read_tokens": None},
+            "on 4096-0 turn 2: prefill read nothing from decode (X-KV-Read-Tokens: the router did not tell)",
+        ),
         ("off", 2, {"prefill_ms": None}, "off 4096-0 turn 2: the router told no prefill time (X-Prefill-Ms)"),
         ("on", 2, {"prompt_tokens": 3990}, "4096-0 turn 2: 3996 prompt tokens OFF, 3990 ON"),
     ],

@@ -53,6 +53,22 @@ def test_leaving_in_the_middle_of_a_stream_aborts_decode_and_keeps_nothing(pair,
     assert pair.client.chat(conversation).path == "prefill"
 
 
+def test_leaving_after_the_last_event_is_no_fault_and_the_handle_is_kept(pair, conversation):
+    pair.decodes[0].fault = Fault(hang="end", only=1)
+    connection = pair.client.send(
+        "POST", CHAT, {"messages": [], "stream": True, "conversation_id": conversation}
+    )
+    answer = connection.getresponse()
+    while answer.readline() != b"data: [DONE]\n":
+        pass
+    answer.close()
+    connection.close()
+    wait_until(lambda: pair.decodes[0].seen[0].ended == "aborted")
+    wait_until(lambda: "outcome=" in pair.client.log.read_text())
+    assert "outcome=ok" in pair.client.log.read_text()
+    assert pair.client.chat(conversation).path == "readback"
+
+
 def test_leaving_during_a_readback_does_not_let_the_handle_be_used_again(pair, conversation):
     pair.client.chat(conversation)
     pair.prefills[0].fault = Fault(hang="answer", only=1)

@@ -21,6 +21,7 @@ def test_a_second_turn_reads_back_what_the_first_left(pair, conversation, stream
     turns = [ask(conversation, stream=stream) for _ in range(3)]
     assert [turn.status for turn in turns] == [200, 200, 200]
     assert [turn.path for turn in turns] == ["prefill", "readback", "readback"]
+    assert [turn.headers["x-kv-read-tokens"] for turn in turns] == ["0", "32", "32"]
 
     prefill, decode = pair.prefills[0].seen, pair.decodes[0].seen
     assert prefill[0].body["kv_transfer_params"] == MISS_PARAMS

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,8 +88,8 @@ def toolkit(plan: EmbeddedPlan, folder: Path, settings: list[str]) -> Iterator[T
     assert [job for job in cluster.describe(plan).jobs if job.state != "COMPLETING"] == []
 
 
-def notes(folder: Path, port: int) -> dict[str, object]:
-    found: dict[str, object] = json.loads((folder / "engine" / "bin" / f"notes-{port}.json").read_text())
+def notes(folder: Path, port: int) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "engine" / "bin" / f"notes-{port}.json").read_text())
     return found
 
 
@@ -98,8 +100,10 @@ def test_submit_serves_and_cancel_stops_cleanly(toolkit: Toolkit, folder: Path) 
     run = folder / "runs" / "clean"
     published = json.loads((run / "endpoints" / "prefill-1.json").read_text())
     assert (published["url"], published["node"]) == ("http://10.78.0.11:8100", "prefill-1")
-    assert "CPU core(s)" in published["hardware"]
+    assert re.fullmatch(r"1 x .+ core", published["hardware"])
     assert notes(folder, 8100)["cwd"] == str(run)
+    temporary = Path(notes(folder, 8100)["environ"]["TMPDIR"])
+    assert temporary.is_dir()
     listed = [line.split("\t") for line in toolkit("job", "list").stdout.splitlines()]
     assert [(row[1], row[3], row[4]) for row in listed] == [
         ("prefill-1", "RUNNING", "prefill-1"),
@@ -111,6 +115,7 @@ def test_submit_serves_and_cancel_stops_cleanly(toolkit: Toolkit, folder: Path) 
         assert notes(folder, port)["stopped"] == "TERM"
         assert not Path(f"/proc/{notes(folder, port)['pid']}").exists()
     assert list((run / "endpoints").iterdir()) == []
+    assert not temporary.exists(), "what an engine leaves in its temporary folder goes with the job"
     assert "stopped on request" in (run / "logs" / "prefill-1.log").read_text()
     again = toolkit("job", "cancel", "--run", "clean")
     assert (again.returncode, again.stderr) == (0, "run clean: no job of it runs\n")

@@ -34,6 +34,7 @@ class Reply:
     ttft_ms: float = 0.0
     total_ms: float = 0.0
     prefill_ms: float | None = None
+    kv_read_tokens: int | None = None
     path: str | None = None
 
     @property
@@ -95,6 +96,8 @@ class ChatClient:
             reply.path = response.headers.get("X-KV-Path")
             prefill = response.headers.get("X-Prefill-Ms")
             reply.prefill_ms = None if prefill is None else float(prefill)
+            read = response.headers.get("X-KV-Read-Tokens")
+            reply.kv_read_tokens = None if read is None else int(read)
             async for chunk in await response.parse():
                 if _add(reply, chunk) and not reply.ttft_ms:
                     reply.ttft_ms = (time.perf_counter() - start) * 1000

@@ -110,6 +110,7 @@ class Sweeper:
             total_ms=round(reply.total_ms, 3),
             prefill_ms=reply.prefill_ms,
             path=reply.path,
+            kv_read_tokens=reply.kv_read_tokens,
             output_digest="" if error else reply.digest,
             first_token=reply.tokens[0] if reply.tokens else None,
             first_logprob=reply.first_logprob,
@@ -120,7 +121,8 @@ class Sweeper:
     def _note(self, row: Row) -> None:
         self._rows.append(row)
         self._failed += row.error is not None
-        said = row.error or f"{row.path}, {row.prompt_tokens} tokens, TTFT {row.ttft_ms:.0f} ms"
+        read = f", {row.kv_read_tokens} read back" if row.kv_read_tokens else ""
+        said = row.error or f"{row.path}, {row.prompt_tokens} tokens{read}, TTFT {row.ttft_ms:.0f} ms"
         say(f"{row.leg} {row.conversation} turn {row.turn}/{self._schedule.turns}: {said}")
 
 

@@ -51,7 +51,8 @@ class Nouns(click.Group):
 @click.group(
     cls=Nouns,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Exit codes: 0 done, 1 failed, 2 usage or settings, 3 a job ended badly, 4 results invalid.",
+    epilog="Exit codes: 0 done, 1 failed, 2 usage or settings, 3 a job ended badly, 4 results invalid, "
+    "130 stopped by Ctrl-C.",
 )
 @click.version_option(__version__, prog_name="toolkit")
 @click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an error.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.cli.options import load_settings, output_option, settings_options, yes_option
+from toolkit.cli.options import confirm, load_settings, output_option, settings_options, yes_option
 from toolkit.cli.output import print_data, print_rows, print_table, progress
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def create(file: Path, assignments: tuple[str, ...], output: str, force: bool) -
 @yes_option
 @click.option("--purge", is_flag=True, help="Also remove models, logs and the engine environment.")
 def delete(file: Path, assignments: tuple[str, ...], yes: bool, purge: bool) -> None:
-    """End the cluster's jobs and daemons and remove its traces.
+    """End the cluster's jobs and daemons and remove its traces; asks first if there are jobs.
 
     Models, logs and the engine environment stay, unless --purge.
     """
@@ -53,11 +53,10 @@ def delete(file: Path, assignments: tuple[str, ...], yes: bool, purge: bool) -> 
 
     plan = _plan(file, assignments)
     jobs = cluster.describe(plan).jobs
-    if (jobs or purge) and not yes:
+    if jobs or purge:
         ends = f"end {len(jobs)} job(s)" * bool(jobs)
         removes = f"remove models, logs and {plan.engine_env}" * purge
-        what = " and ".join(filter(None, (ends, removes)))
-        click.confirm(f"This will {what}. Go on?", abort=True, err=True)
+        confirm(" and ".join(filter(None, (ends, removes))), yes=yes)
     cluster.delete(plan, progress(), purge=purge)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from toolkit.cli.output import progress, progress_bar
+from toolkit.cli.output import progress_display
 from toolkit.cli.report import print_report
 
 
@@ -33,7 +33,6 @@ def cli(name: str, keep: bool, assignments: tuple[str, ...]) -> None:
 
     with as_file(shipped("deployments", "embedded.yaml")) as file:
         settings = load(file, assignments, os.environ).deployment
-    tell = progress()
-    with progress_bar() as bar:
+    with progress_display() as (tell, bar):
         folder, results = run_demo(settings, name, tell, bar, keep=keep)
     print_report(folder, results, "table")

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from toolkit.settings.deployment import Deployment
 
 name_option = click.option("--name", help="Name of the run and its folder; default: deployment and time.")
-run_option = click.option("--run", "run_name", metavar="NAME", help="The run; default: the newest.")
+run_option = click.option(
+    "--run", "run_name", metavar="NAME", help="The run; default: the one submitted last."
+)
 
 
 @click.group()
@@ -109,15 +111,17 @@ def logs(
     lines: int,
     follow: bool,
 ) -> None:
-    """Print the end of a run's logs, or of one JOB's, such as prefill-1.
+    """Print the end of a run's logs, or of one JOB's: prefill-1, decode-1, router, or access, the router's
+    line per request.
 
     \b
     Example: toolkit job logs -f deployments/embedded.yaml prefill-1 --follow
     """
     run = _run(_target(file, assignments), run_name)
-    if job is not None and job not in run.job_ids:
-        raise click.BadParameter(f"run {run.name} has no job {job!r}; it has {', '.join(run.job_ids)}")
-    if follow and job is None:
+    if job is not None and job not in (*run.job_ids, "access"):
+        known = ", ".join((*run.job_ids, "access"))
+        raise click.BadParameter(f"run {run.name} has no job {job!r}; it has {known}")
+    if follow and job in (None, "access"):
         raise click.UsageError("--follow needs a JOB, such as prefill-1")
     if follow and job:
         for text in run.follow(job, lines):
@@ -198,4 +202,4 @@ def _run(target: OpenTarget, name: str | None) -> Run:
     runs = list_runs(target)
     if not runs:
         raise SettingsError(f"no run in {target.runs}.", next_step="`toolkit job submit -f FILE` makes one")
-    return max(runs, key=lambda run: max(run.job_ids.values()))
+    return max(runs, key=lambda run: run.submitted_at)

@@ -52,6 +52,20 @@ dry_run_option = click.option(
 )
 
 
+def confirm(what: str, *, yes: bool) -> None:
+    """Asks on a terminal; without one, or after a no, the command ends with nothing done."""
+    import sys
+
+    from toolkit.errors import ToolkitError
+
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"This will {what}, and there is no terminal to ask on. Add --yes to go on.")
+    if not click.confirm(f"This will {what}. Go on?", err=True):
+        raise ToolkitError("nothing was done.")
+
+
 def load_settings(file: Path, assignments: tuple[str, ...]) -> Loaded:
     import os
 

@@ -27,10 +27,11 @@ def print_data(data: Any, output: str) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table: boxed by rich on a terminal, tab-separated without a header in a pipe (as gh does)."""
+    """A table: drawn by rich on a terminal, tab-separated below a header in a pipe."""
     if not sys.stdout.isatty():
+        click.echo("\t".join(column.upper() for column in columns))
         for row in rows:
-            click.echo("\t".join("" if cell is None else str(cell) for cell in row))
+            click.echo("\t".join(map(_cell, row)))
         return
     from rich import box
     from rich.console import Console
@@ -38,10 +39,17 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        table.add_column(column.upper(), overflow="fold")
+        table.add_column(column.upper().replace("_", " "), overflow="fold")
     for row in rows:
-        table.add_row(*("" if cell is None else str(cell) for cell in row))
+        table.add_row(*map(_cell, row))
     Console().print(table)
+
+
+def _cell(value: object) -> str:
+    """As YAML would have it, so that a setting can be pasted back: true, [UCX], nothing for null."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], output: str) -> None:
@@ -58,8 +66,9 @@ def progress() -> Progress:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
-    """A function (done, total, what): a bar on a terminal, otherwise a line whenever `done` moves."""
+def progress_display() -> Iterator[tuple[Progress, Callable[[int, int, str], None]]]:
+    """Two functions: one for lines, and one (done, total, what) that draws a bar on a terminal, below those
+    lines, and otherwise prints a line whenever `done` moves."""
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -73,13 +82,17 @@ def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
                     tasks[what] = bars.add_task(what, total=total)
                 bars.update(tasks[what], completed=done)
 
-            yield draw
+            def tell(message: str) -> None:
+                # Through the bars' console, which keeps the bars below.
+                bars.console.print(message, markup=False, highlight=False, soft_wrap=True)
+
+            yield tell, draw
         return
     told: set[tuple[int, int, str]] = set()
 
-    def tell(done: int, total: int, what: str) -> None:
+    def count(done: int, total: int, what: str) -> None:
         if (done, total, what) not in told:
             told.add((done, total, what))
             click.echo(f"  {what}: {done} of {total}", err=True)
 
-    yield tell
+    yield progress(), count

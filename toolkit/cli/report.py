@@ -102,10 +102,7 @@ def _newest(runs: Path) -> Path:
 
 
 def _summary(results: Results) -> tuple[tuple[str, ...], list[list[str]]]:
-    columns = (
-        "prompt tokens", "TTFT OFF ms", "TTFT ON ms", "ratio", "prefill OFF ms", "prefill ON ms", "ratio",
-        "KV transfer ms", "MiB",
-    )  # fmt: skip
+    columns = ("tokens", "TTFT OFF", "ON", "ratio", "prefill OFF", "ON", "ratio", "KV read", "MiB")
     rows: list[list[str]] = []
     for point in results.points:
         kv = point.kv_transfer
@@ -120,4 +117,6 @@ def _summary(results: Results) -> tuple[tuple[str, ...], list[list[str]]]:
 def _cell(value: float | int | None) -> str:
     if value is None:
         return "-"
-    return str(value) if isinstance(value, int) else f"{value:.2f}"
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"

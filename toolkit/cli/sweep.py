@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli.options import load_settings, output_option, settings_options
-from toolkit.cli.output import print_rows, progress, progress_bar
+from toolkit.cli.output import print_rows, progress, progress_display
 
 if TYPE_CHECKING:
     from toolkit.flows.sweep import Sweep
@@ -71,12 +71,7 @@ def resume(file: Path, assignments: tuple[str, ...], name: str) -> None:
     \b
     Example: toolkit sweep resume -f deployments/embedded.yaml --name first
     """
-    sweep = _open(file, assignments, name)
-    if sweep.target.head.get(sweep.folder.settings) is None:
-        from toolkit.errors import SettingsError
-
-        raise SettingsError(f"no sweep in {sweep.folder.root}.", next_step="`toolkit sweep run` starts one")
-    _run(sweep, file)
+    _run(_open_existing(file, assignments, name), file)
 
 
 @cli.command()
@@ -87,20 +82,31 @@ def status(file: Path, assignments: tuple[str, ...], name: str, output: str) -> 
     """How many requests of each leg are answered."""
     from toolkit.flows.sweep import LEGS
 
-    sweep = _open(file, assignments, name)
+    sweep = _open_existing(file, assignments, name)
     rows = [(leg, sweep.done(leg), sweep.schedule(leg).expected_rows) for leg in LEGS]
     print_rows(("leg", "done", "of"), rows, output)
 
 
 def _run(sweep: Sweep, file: Path) -> None:
+    from toolkit.errors import JobFailed
+
     try:
-        with progress_bar() as bar:
-            sweep.run(progress(), bar)
-    except BaseException:
+        with progress_display() as (tell, bar):
+            sweep.run(tell, bar)
+    except (JobFailed, KeyboardInterrupt):
         progress()(f"what is done is kept: `toolkit sweep resume -f {file} --name {sweep.name}` goes on")
         raise
     progress()(f"done; `toolkit report build {sweep.folder.root}` makes figures, page and verdict")
     click.echo(sweep.folder.root)
+
+
+def _open_existing(file: Path, assignments: tuple[str, ...], name: str) -> Sweep:
+    from toolkit.errors import SettingsError
+
+    sweep = _open(file, assignments, name)
+    if not sweep.exists:
+        raise SettingsError(f"no sweep in {sweep.folder.root}.", next_step="`toolkit sweep run` starts one")
+    return sweep
 
 
 def _open(file: Path, assignments: tuple[str, ...], name: str | None) -> Sweep:

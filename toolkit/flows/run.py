@@ -28,10 +28,13 @@ LOG_LINE_BYTES = 1000  # a generous line
 
 @dataclass(frozen=True)
 class Run:
+    """`names`: Slurm job name by job; `submitted_at`: Unix seconds, of the first submission."""
+
     target: OpenTarget
     folder: RunFolder
     job_ids: Mapping[str, int]
-    names: Mapping[str, str]  # Slurm job name by job
+    names: Mapping[str, str]
+    submitted_at: float
 
     @property
     def name(self) -> str:
@@ -45,7 +48,7 @@ class Run:
         return {
             job: state
             if (state := known.get(job_id)) and state.name == self.names[job]
-            else JobState(job_id, self.names[job], GONE, "", "", 0, 0)
+            else JobState(job_id, self.names[job], GONE, "Slurm no longer lists it", "", 0, 0)
             for job, job_id in self.job_ids.items()
         }
 
@@ -110,6 +113,7 @@ class Run:
         )
 
     def end_of_log(self, job: str, lines: int) -> str:
+        """The last lines of a job's log, or, for "access", of the router's access log."""
         text = self.target.head.get(self.folder.log(job), tail=lines * LOG_LINE_BYTES) or ""
         return _printable("\n".join(text.rstrip().splitlines()[-lines:]))
 
@@ -168,26 +172,31 @@ def submit(
     for path, text in scripts.items():
         target.head.put(path, text)
     # Slurm opens a job's log before the job starts, and a job without its log folder fails without a word.
-    target.head.put(folder.log("README").with_suffix(".txt"), "One log per job, written by Slurm.\n")
+    target.head.put(
+        folder.log("README").with_suffix(".txt"),
+        "One log per job, written by Slurm; access.log is the router's.\n",
+    )
+    now = time.time()
     job_ids: dict[str, int] = {}
     names = {job.name: job_name(plan, job.name) for job in plan.jobs}
     try:
         for job in plan.jobs:
             job_ids[job.name] = target.slurm.submit(folder.script(job.name))
-            _save(target, folder, job_ids, names)
+            _save(Run(target, folder, job_ids, names, now))
     except (ToolkitError, KeyboardInterrupt):
         target.slurm.cancel(job_ids.values())
         raise
-    return Run(target, folder, job_ids, names)
+    return Run(target, folder, job_ids, names, now)
 
 
 def job_name(plan: RunPlan, job: str) -> str:
     return f"{plan.name}.{job}"
 
 
-def _save(target: OpenTarget, folder: RunFolder, ids: Mapping[str, int], names: Mapping[str, str]) -> None:
-    jobs = {job: {"id": job_id, "name": names[job]} for job, job_id in ids.items()}
-    target.head.put(folder.jobs, json.dumps(jobs, indent=2) + "\n")
+def _save(run: Run) -> None:
+    jobs = {job: {"id": job_id, "name": run.names[job]} for job, job_id in run.job_ids.items()}
+    text = json.dumps({"submitted_at": run.submitted_at, "jobs": jobs}, indent=2) + "\n"
+    run.target.head.put(run.folder.jobs, text)
 
 
 def open_run(target: OpenTarget, root: PurePosixPath) -> Run:
@@ -196,12 +205,13 @@ def open_run(target: OpenTarget, root: PurePosixPath) -> Run:
     text = target.head.get(folder.jobs)
     if text is None:
         raise SettingsError(f"no run in {root}.", next_step="`toolkit job list -f FILE` names the runs")
-    jobs = json.loads(text)
+    kept = json.loads(text)
     return Run(
         target,
         folder,
-        {job: entry["id"] for job, entry in jobs.items()},
-        {job: entry["name"] for job, entry in jobs.items()},
+        {job: entry["id"] for job, entry in kept["jobs"].items()},
+        {job: entry["name"] for job, entry in kept["jobs"].items()},
+        kept["submitted_at"],
     )
 
 

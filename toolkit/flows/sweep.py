@@ -55,12 +55,17 @@ class Sweep:
         kv = self.settings.kv.model_copy(update={"bidirectional": leg == "on"})
         return self.settings.model_copy(update={"kv": kv})
 
+    @property
+    def exists(self) -> bool:
+        return self.target.head.get(self.folder.settings) is not None
+
     def done(self, leg: Literal["off", "on"]) -> int:
         """Requests of a leg that are answered."""
         return len(_good_rows(self.target.head.get(self.folder.leg(leg).rows) or ""))
 
     def run(self, tell: Progress, bar: Bar) -> None:
         """Raises JobFailed when an engine, the router or a request failed; what is done is kept."""
+        self.target.slurm.check()
         self._remember_settings()
         for leg in LEGS:
             if self.done(leg) >= self.schedule(leg).expected_rows:

@@ -20,6 +20,7 @@ class Row:
     total_ms: float
     prefill_ms: float | None  # the router's figure, header X-Prefill-Ms
     path: str | None  # header X-KV-Path
+    kv_read_tokens: int | None  # header X-KV-Read-Tokens: prompt tokens that prefill read from decode
     output_digest: str  # sha256 of the output's token ids and finish reason
     first_token: int | None
     first_logprob: float | None

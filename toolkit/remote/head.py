@@ -69,7 +69,8 @@ class LocalHead:
         except FileNotFoundError as error:
             raise ToolkitError(
                 f"{argv[0]} is not installed on this machine.",
-                next_step="`toolkit cluster create -f FILE` installs what the embedded cluster needs",
+                next_step="`toolkit cluster create` installs Slurm for the embedded target; for a "
+                "ParallelCluster run this on its head node",
             ) from error
         except subprocess.TimeoutExpired as error:
             raise ToolkitError(

@@ -109,6 +109,11 @@ class Slurm:
         """`conf`: slurm.conf of a cluster that comes and goes; without it every command waits a minute."""
         self._head = head
         self._conf = conf
+        self._without_controller = (
+            "`toolkit cluster create -f FILE` starts the embedded cluster"
+            if conf
+            else "run this on the cluster's head node; `scontrol ping` must say UP there"
+        )
 
     def submit(self, script: PurePosixPath) -> int:
         """The id of the job that `script`, a file on the head node, became."""
@@ -132,7 +137,7 @@ class Slurm:
         if done.returncode != 0 or " UP" not in done.stdout:
             raise ToolkitError(
                 f"no Slurm controller answers: {_told(done)}",
-                next_step="`toolkit cluster create -f FILE` starts the embedded cluster",
+                next_step=self._without_controller,
             )
 
     def _call(self, argv: list[str], failure: str) -> Completed:
@@ -145,8 +150,7 @@ class Slurm:
     def _run(self, argv: list[str]) -> Completed:
         if self._conf and self._head.get(self._conf) is None:
             raise ToolkitError(
-                f"no cluster is up: {self._conf} is not there.",
-                next_step="`toolkit cluster create -f FILE` starts the embedded cluster",
+                f"no cluster is up: {self._conf} is not there.", next_step=self._without_controller
             )
         return self._head.run(argv)
 

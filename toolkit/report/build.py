@@ -24,7 +24,9 @@ def build(sweep_folder: Path) -> Results:
     folder = SweepFolder(PurePosixPath(sweep_folder))
     settings = _settings(Path(folder.settings))
     noted = _noted(Path(folder.software))
-    results = summarize(read_sweep(sweep_folder), settings, noted["software"], noted["ran_on"])
+    results = summarize(
+        sweep_folder.resolve().name, read_sweep(sweep_folder), settings, noted["software"], noted["ran_on"]
+    )
     _replace(sweep_folder / "ttft.png", ttft_png(results))
     _replace(sweep_folder / "prefill.png", prefill_png(results))
     _replace(sweep_folder / "index.html", render_page(results).encode())

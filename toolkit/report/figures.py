@@ -35,7 +35,7 @@ def ttft_png(results: Results) -> bytes:
     axes.set_xticks(lengths, [_tokens(length) for length in lengths])
     axes.minorticks_off()
     axes.margins(x=0.08)
-    axes.set_xlabel("prompt tokens of the last turn")
+    axes.set_xlabel("prompt tokens of a conversation's last turn")
     axes.set_ylabel("TTFT (ms)")
     top = axes.get_ylim()[1] * 1.12
     lowest = min((s.mean for p in points for s in (p.off.ttft_ms, p.on.ttft_ms) if s), default=top)
@@ -56,7 +56,7 @@ def prefill_png(results: Results) -> bytes:
     _label_stacks(axes, results, width)
     axes.set_xticks(range(len(results.points)), [_tokens(p.prompt_length) for p in results.points])
     axes.set_xlim(-0.6, len(results.points) - 0.4)
-    axes.set_xlabel("prompt tokens of the last turn        (over ON: total, compute + transfer)")
+    axes.set_xlabel("prompt tokens of a conversation's last turn      (over ON: total, compute + transfer)")
     axes.set_ylabel("prefill (ms)")
     for label, colour, hatch in (
         ("OFF: compute", OFF, ""),
@@ -79,7 +79,8 @@ def _canvas(results: Results, what: str) -> tuple[Figure, Axes]:
     # A dollar sign in a name is a dollar sign, not mathematics.
     lines = [what, f"{results.settings['model']['name']} — {results.ran_on['summary']}"]
     if results.ran_on["hardware"]:
-        lines.append(textwrap.shorten(results.ran_on["hardware"], TITLE_WIDTH, placeholder="…"))
+        hardware = f"each engine on {results.ran_on['hardware']}"
+        lines.append(textwrap.shorten(hardware, TITLE_WIDTH, placeholder="…"))
     axes.set_title("\n".join(lines).replace("$", r"\$"), fontsize=10.5, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#DDDDDD", linewidth=0.8)
@@ -146,10 +147,11 @@ def _label_stacks(axes: Axes, results: Results, width: float) -> None:
                 (point.on_compute_ms, point.kv_transfer.ms, "black"),
             )
             if all(height >= tall for _, height, _ in parts):
-                for bottom, height, ink in parts:
-                    _inside(axes, right, bottom + height / 2, _ms(height), ink)
+                labels = (_rest(whole, point.kv_transfer.ms), _ms(point.kv_transfer.ms))
+                for (bottom, height, ink), label in zip(parts, labels, strict=True):
+                    _inside(axes, right, bottom + height / 2, label, ink)
             else:
-                text += f"\n({_ms(point.on_compute_ms)}+{_ms(point.kv_transfer.ms)})"
+                text += f"\n({_rest(whole, point.kv_transfer.ms)}+{_ms(point.kv_transfer.ms)})"
         _whole(axes, right, whole, text)
 
 
@@ -177,6 +179,11 @@ def _png(figure: Figure, axes: Axes) -> bytes:
 
 def _tokens(length: int) -> str:
     return f"{length / 1024:g}k" if length % 512 == 0 else f"{length:,}"
+
+
+def _rest(whole: float, part: float) -> str:
+    """`whole - part` as it must read beside their rounded labels, so that the figures add up."""
+    return _ms(round(whole) - round(part)) if whole >= 10 and part >= 10 else _ms(whole - part)
 
 
 def _ms(value: float) -> str:

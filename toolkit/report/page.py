@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 from toolkit.report.results import PointResult, Results, Stats
@@ -24,6 +26,7 @@ def render_page(results: Results) -> str:
     template = environment.get_template("page.html.j2")
     return template.render(
         results=results,
+        measured=_measured(results),
         numbers=[_numbers(point) for point in results.points],
         spread=[_spread(point) for point in results.points],
         first_turns=[_first_turns(point) for point in results.points],
@@ -33,15 +36,25 @@ def render_page(results: Results) -> str:
     )
 
 
+def _measured(results: Results) -> str:
+    """When the first and the last request were sent, UTC; the client's node keeps the time."""
+    if not results.rows:
+        return "no request was sent"
+    times = [datetime.fromtimestamp(row.started_at, UTC) for row in results.rows]
+    return f"{min(times):%Y-%m-%d %H:%M} to {max(times):%H:%M} UTC"
+
+
 def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
     """`{"a": {"b": 1}}` as ("a.b", "1"): nested settings as the dotted keys that --set takes."""
     if isinstance(value, dict) and value:
         for key, inner in value.items():
             yield from flatten(inner, f"{prefix}.{key}" if prefix else str(key))
     elif isinstance(value, list):
-        yield prefix, " ".join(map(str, value)) or "(none)"
+        yield prefix, json.dumps(value, ensure_ascii=False)
+    elif isinstance(value, str):
+        yield prefix, value
     else:
-        yield prefix, "" if value is None or value == {} else str(value)
+        yield prefix, json.dumps(value)
 
 
 def _numbers(point: PointResult) -> list[str]:

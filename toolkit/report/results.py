@@ -7,7 +7,7 @@ are told apart.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,6 +17,10 @@ from toolkit.plan.row import Row
 from toolkit.report.verdict import Verdict, judge
 from toolkit.settings.deployment import Deployment
 from toolkit.settings.target import EmbeddedTarget
+
+# Below it a mean says little, and a 90th percentile nothing.
+FEW_REQUESTS = 5
+FIRST_TURNS_APART = 1.25
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,10 @@ class PointResult:
 class Results:
     """results.json."""
 
+    name: str
     valid: bool
     reasons: tuple[str, ...]
+    cautions: tuple[str, ...]
     outputs_identical: bool
     ttft_ratio_longest: float | None
     prefill_ratio_longest: float | None
@@ -86,14 +92,16 @@ class Results:
 
 
 def summarize(
-    data: SweepData, settings: Deployment, software: dict[str, Any], nodes: dict[str, Any]
+    name: str, data: SweepData, settings: Deployment, software: dict[str, Any], nodes: dict[str, Any]
 ) -> Results:
-    """`software`: versions by name; `nodes`: by job, the node and hardware it ran on."""
+    """`name`: the sweep's; `software`: versions by name; `nodes`: by job, the node and hardware it ran on."""
     verdict: Verdict = judge(data, settings)
     points = tuple(_point(length, data) for length in settings.sweep.prompt_lengths)
     return Results(
+        name=name,
         valid=not verdict.reasons,
         reasons=verdict.reasons,
+        cautions=tuple(_cautions(points)),
         outputs_identical=verdict.outputs_identical,
         ttft_ratio_longest=points[-1].ttft_ratio,
         prefill_ratio_longest=points[-1].prefill_ratio,
@@ -103,6 +111,21 @@ def summarize(
         points=points,
         rows=(*data.off.rows, *data.on.rows),
     )
+
+
+def _cautions(points: Sequence[PointResult]) -> Iterator[str]:
+    """What makes valid figures weaker than they look."""
+    counts = [s.count for p in points for s in (p.off.ttft_ms, p.on.ttft_ms) if s]
+    if counts and min(counts) < FEW_REQUESTS:
+        yield f"A mean is over {min(counts)} requests only: raise sweep.repeats for figures to rely on."
+    for point in points:
+        off, on = point.off.first_turn_prefill_ms, point.on.first_turn_prefill_ms
+        if off and on and max(off.mean, on.mean) > FIRST_TURNS_APART * min(off.mean, on.mean):
+            yield (
+                f"{point.prompt_length:,} tokens: both legs compute a first turn whole, yet prefill takes "
+                f"{off.mean:,.0f} ms OFF and {on.mean:,.0f} ms ON: one leg had less of the machine. "
+                "(On CPU, a vLLM decode engine that holds blocks for a next turn never sleeps.)"
+            )
 
 
 def ran_on(settings: Deployment, nodes: dict[str, Any]) -> dict[str, Any]:

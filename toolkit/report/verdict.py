@@ -126,8 +126,13 @@ def _same_history(pairs: dict[Turn, tuple[Row, Row]]) -> Iterator[tuple[Row, Row
 def _paths(data: SweepData) -> Iterator[str]:
     for row in (*data.off.rows, *data.on.rows):
         wanted = "readback" if row.leg == "on" and row.turn > 1 else "prefill"
-        if row.error is None and row.path != wanted:
+        if row.error is not None:
+            continue
+        if row.path != wanted:
             yield f"{_name(row)}: took path {row.path or '(not told)'}, expected {wanted}"
+        elif wanted == "readback" and not row.kv_read_tokens:
+            told = "the router did not tell" if row.kv_read_tokens is None else "0"
+            yield f"{_name(row)}: prefill read nothing from decode (X-KV-Read-Tokens: {told})"
 
 
 def _transfers(data: SweepData) -> Iterator[str]:

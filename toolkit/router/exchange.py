@@ -175,7 +175,9 @@ class Exchange:
             raise EngineFailed(leg, "answered something that is not a JSON object")
         self._record.prefill_ms = (time.monotonic() - started) * 1000
         self._record.prompt_tokens = _prompt_tokens(answer)
-        return policy.transfer_params(answer)
+        params = policy.transfer_params(answer)
+        self._record.kv_read_tokens = policy.kv_read_tokens(params)
+        return params
 
     async def _ask_prefill(self, leg: Leg, body: bytes) -> WholeAnswer:
         async with self._state.upstream.whole(leg, "POST", self._url_path, self._headers, body) as response:

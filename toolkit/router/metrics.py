@@ -35,6 +35,9 @@ class Metrics:
         self._failures = Counter(
             "pd_router_engine_failures", "Failed engine requests", ("role", "url"), registry=self._registry
         )
+        self._read = Counter(
+            "pd_router_kv_read_tokens", "Prompt tokens that prefill read from decode", registry=self._registry
+        )
         self._prefill = self._histogram("pd_router_prefill_seconds", "Time of the prefill leg")
         self._ttft = self._histogram("pd_router_ttft_seconds", "Time to the first byte of a stream")
 
@@ -51,6 +54,7 @@ class Metrics:
         self._retries.inc(record.retries)
         if record.path is not None and record.conversation is None:
             self._anonymous.inc()
+        self._read.inc(record.kv_read_tokens or 0)
         if record.prefill_ms is not None:
             self._prefill.labels(path).observe(record.prefill_ms / 1000)
         if record.ttft_ms is not None:

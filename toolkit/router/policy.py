@@ -16,7 +16,8 @@ class Path(StrEnum):
     PREFILL = "prefill"
     """Prefill computes the prompt, decode pulls its blocks."""
     READBACK = "readback"
-    """Prefill first reads the blocks that decode kept, then computes the rest."""
+    """Prefill is offered the blocks that decode kept and computes the rest. How many tokens it took is told
+    apart (X-KV-Read-Tokens): none, say, where fewer than the threshold are common."""
     DECODE_LOCAL = "decode-local"
     """Decode computes everything: nothing is transferred and nothing is kept."""
 
@@ -89,6 +90,12 @@ def transfer_params(answer: dict[str, Any]) -> dict[str, Any] | None:
     if not isinstance(params, dict) or params.get("do_remote_prefill") is not True:
         return None
     return params if params.get("remote_block_ids") else None
+
+
+def kv_read_tokens(params: dict[str, Any] | None) -> int | None:
+    """Prompt tokens that prefill read from decode, as our connector tells; None where another answers."""
+    read = None if params is None else params.get("pd_read")
+    return read if isinstance(read, int) else None
 
 
 def handle_from(params: object) -> bytes | None:

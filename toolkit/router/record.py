@@ -20,6 +20,7 @@ class RequestRecord:
     total_ms: float = 0.0
     status: int | None = None
     prompt_tokens: int | None = None
+    kv_read_tokens: int | None = None
     prefill: str | None = None
     decode: str | None = None
     sent_bytes: int = 0
@@ -42,6 +43,7 @@ class RequestRecord:
             "status": self.status,
             "stream": str(self.stream).lower(),
             "prompt_tokens": self.prompt_tokens,
+            "kv_read_tokens": self.kv_read_tokens,
             "prefill": self.prefill,
             "decode": self.decode,
             "bytes": self.sent_bytes,

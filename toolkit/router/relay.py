@@ -17,13 +17,17 @@ async def relay_stream(answer: StreamAnswer, exchange: Exchange, reply: Reply, w
     Raises:
         ClientGone: the client left; decode's request was aborted.
     """
+    relay = EventRelay()
     try:
         with watch.aborting(answer.response.close):
             await reply.start_stream(answer.response.status, answer.headers)
             with engine_failures(answer.leg):
-                await _pass_events(answer, exchange, reply)
+                await _pass_events(answer, relay, exchange, reply)
     except (EngineFailed, NotAnObject, EventTooLarge) as failure:
         if watch.gone:
+            if relay.done:
+                # Some clients hang up as soon as they have read the last event.
+                return True
             raise ClientGone from None
         why = failure.why if isinstance(failure, EngineFailed) else "sent an event that cannot be relayed"
         await reply.break_off(Refusal(502, f"The decode engine {why} in the middle of its answer."))
@@ -33,8 +37,7 @@ async def relay_stream(answer: StreamAnswer, exchange: Exchange, reply: Reply, w
     return True
 
 
-async def _pass_events(answer: StreamAnswer, exchange: Exchange, reply: Reply) -> None:
-    relay = EventRelay()
+async def _pass_events(answer: StreamAnswer, relay: EventRelay, exchange: Exchange, reply: Reply) -> None:
     chunk = answer.first
     while chunk:
         ready = relay.feed(chunk)

@@ -99,6 +99,8 @@ class Reply:
             ours.append((b"x-kv-path", self._record.path.encode()))
         if self._record.prefill_ms is not None:
             ours.append((b"x-prefill-ms", f"{self._record.prefill_ms:.1f}".encode()))
+        if self._record.kv_read_tokens is not None:
+            ours.append((b"x-kv-read-tokens", str(self._record.kv_read_tokens).encode()))
         await self._timed({"type": "http.response.start", "status": status, "headers": [*headers, *ours]})
 
     async def chunk(self, data: bytes) -> None:

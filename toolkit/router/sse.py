@@ -8,6 +8,7 @@ from toolkit.router.kvmember import NEEDLE, cut_member
 
 # No engine event comes near this; without a bound a broken engine could fill the router's memory.
 MAX_EVENT_BYTES = 64 << 20
+DONE = b"data: [DONE]"
 
 
 class EventTooLarge(ValueError):
@@ -19,10 +20,12 @@ class EventRelay:
 
     Attributes:
         captured: the newest KV metadata seen, not null.
+        done: the stream's last event, `data: [DONE]`, has been passed.
     """
 
     def __init__(self) -> None:
         self.captured: Any = None
+        self.done = False
         self._held = bytearray()
 
     def feed(self, data: bytes) -> bytes:
@@ -51,6 +54,8 @@ class EventRelay:
         return self._clean(rest)
 
     def _clean(self, events: bytes) -> bytes:
+        # At a line's start: inside an event's JSON no line begins.
+        self.done = self.done or events.startswith(DONE) or b"\n" + DONE in events
         if NEEDLE not in events:
             return events
         return b"\n".join(self._clean_line(line) for line in events.split(b"\n"))

@@ -35,7 +35,8 @@ class Fault:
     Attributes:
         status, body, headers: answered instead of a generation.
         delay_s: waited before anything else.
-        hang: "answer" sends nothing at all, "stream" stops after `after_events` events.
+        hang: "answer" sends nothing at all, "stream" stops after `after_events` events, "end" sends all
+            events but does not end the stream.
         reset: the connection is cut, before the answer or in the middle of the stream.
         after_events: how many events of a stream still arrive.
         only: how many requests it hits (None: all).
@@ -46,7 +47,7 @@ class Fault:
     body: bytes = b'{"error":{"message":"injected","type":"InternalServerError","param":null,"code":500}}'
     headers: tuple[tuple[bytes, bytes], ...] = ((b"content-type", b"application/json"),)
     delay_s: float = 0.0
-    hang: Literal["answer", "stream"] | None = None
+    hang: Literal["answer", "stream", "end"] | None = None
     reset: Literal["answer", "stream"] | None = None
     after_events: int = 2
     only: int | None = None
@@ -182,7 +183,9 @@ class FakeEngine:
             seen.sent.append(b"data: " + chunk + b"\n\n")
             await asyncio.sleep(self.token_s)
         seen.sent.append(b"data: [DONE]\n\n")
-        await send(_body(b"data: [DONE]\n\n", more=False))
+        await send(_body(b"data: [DONE]\n\n", more=fault.hang == "end"))
+        if fault.hang == "end":
+            await asyncio.Event().wait()
 
     def _chunks(self, seen: Seen) -> list[bytes]:
         chat = seen.path == "/v1/chat/completions"
@@ -210,12 +213,14 @@ class FakeEngine:
         return {"id": "gen-1", "model": self.name, "choices": choices, "usage": _USAGE}
 
     def _params_for(self, seen: Seen, fault: Fault) -> dict[str, Any] | None:
-        """As NixlConnector's request_finished answers: what the other side may read from here."""
+        """As our connector's request_finished answers: what the other side may read from here."""
         asked = seen.body.get("kv_transfer_params")
         if not asked or fault.without_params:
             return None
         is_prefill = bool(asked.get("do_remote_decode"))
+        read = {"pd_read": 32 if asked.get("remote_block_ids") else 0} if is_prefill else {}
         return {
+            **read,
             "do_remote_prefill": is_prefill,
             "do_remote_decode": not is_prefill,
             "remote_block_ids": [[1, 2, 3]],

@@ -55,6 +55,8 @@ class Admitted(dict[str, Any]):
     """The blocks named by `do_remote_prefill` are proven to be the prompt's."""
     retain: bool = False
     """Keep the blocks when the request is finished and answer with a handle."""
+    read: int = 0
+    """Tokens whose KV comes from the other engine."""
     local: int = 0
     """Tokens of the engine's own prefix cache at the time of the decision."""
 

@@ -15,6 +15,8 @@ PROOF = "pd_proof"
 RETAIN = "pd_retain"
 """True: a plain request asks decode to keep its blocks and answer with a handle. False, beside prefill's
 handle: decode need not keep the blocks of this turn, which it does otherwise."""
+READ = "pd_read"
+"""In prefill's answer: how many tokens of this prompt it read from decode rather than computed."""
 
 REMOTE_MEMBERS = (
     "remote_block_ids",

@@ -9,7 +9,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1 import nixl
 from vllm.logger import init_logger
 
 from pd_connector.admission import Admitted, Engine, admit
-from pd_connector.handle import PROOF, Proof
+from pd_connector.handle import PROOF, READ, Proof
 from pd_connector.proof import Context, block_digests, prompt_digest
 from pd_connector.versions import require
 
@@ -67,6 +67,8 @@ class ProvingScheduler(_Stock):  # type: ignore[misc]
         # A second look-up (failed read under the policy `recompute`, or a preemption): vLLM reads once
         # per request, so a second promise of the same tokens would be waited for without end.
         already_read = bool(params.get("_remote_blocks_processed"))
+        if already_read:
+            params.read = 0
         if already_read or (params["do_remote_prefill"] and not params.may_pull):
             return 0, False
         answer: tuple[int | None, bool] = super().get_num_new_matched_tokens(request, num_computed_tokens)
@@ -75,6 +77,8 @@ class ProvingScheduler(_Stock):  # type: ignore[misc]
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """The decision is final once the request has its blocks; here it is logged."""
         params = self._admit(request)
+        if params is not None and num_external_tokens:
+            params.read = num_external_tokens
         if params is not None and params.decision is not None:
             decision, params.decision = params.decision, None
             reason = decision.reason
@@ -107,6 +111,7 @@ class ProvingScheduler(_Stock):  # type: ignore[misc]
         tokens = min(handle["remote_num_tokens"], request.num_tokens - 1)
         if params["do_remote_decode"]:
             self._prove_prompt(request, handle, tokens)
+            handle[READ] = params.read
             return delayed, handle
         return self._prove_blocks(request, handle, tokens)
 
