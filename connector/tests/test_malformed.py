@@ -115,6 +115,7 @@ def test_prefill_recomputes_when_decode_is_gone(
 ) -> None:
     first = pair.prefill.complete(prompt, 1, {**handle, **DEAD, **engines.FIRST_TURN})
     assert engines.produced(first) == pair.recompute(prompt, 1)
+    assert first["kv_transfer_params"]["pd_read"] == 0, "what had to be computed again was not read"
     assert "readback" in pair.prefill.text()
     engines.eventually(lambda: pair.prefill.metric("vllm:num_requests_waiting") == 0, "nothing waits")
 
@@ -123,6 +124,7 @@ def test_prefill_recomputes_expired_blocks(pair: Pair, prompt: list[int], handle
     handle["remote_blocks_expiry_time"] -= 1000
     first = pair.prefill.complete(prompt, 1, {**handle, **engines.FIRST_TURN})
     assert engines.produced(first) == pair.recompute(prompt, 1)
+    assert first["kv_transfer_params"]["pd_read"] == 0
     assert "Declining expired remote read" in pair.prefill.text()
 
 

@@ -40,7 +40,9 @@ def second_turn(pair: Pair, prompt: list[int], handle: dict[str, Any], **more: A
     first, answer = pair.turn(prompt, AFTER, handle, **more)
     assert engines.produced(answer) == expected
     assert engines.produced(first)[0] == expected[0][:1]
-    return read_tokens(pair, handle)
+    fields = read_tokens(pair, handle)
+    assert first["kv_transfer_params"]["pd_read"] == int(fields["read"])
+    return fields
 
 
 def test_exact_continuation_reads_all_whole_blocks(pair: Pair) -> None:
