@@ -21,10 +21,14 @@ pd_own_address() {
 
 pd_port_answers() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
 
+# PORT ADDRESS: fails the job if somebody listens there, on all addresses or on this one.
 pd_port_must_be_free() {
-  if pd_port_answers 127.0.0.1 "$1"; then
-    pd_fail "port $1 on $(hostname) is in use; stop what listens there or set another port for this leg" 98
-  fi
+  local address
+  for address in 127.0.0.1 "$2"; do
+    if pd_port_answers "$address" "$1"; then
+      pd_fail "port $1 on $(hostname) is in use; stop what listens there or set another port for this leg" 98
+    fi
+  done
 }
 
 # True when GET http://$1:$2/health answers 200.
@@ -51,10 +55,16 @@ pd_hardware() {
 pd_publish_when_healthy() {
   local file=$1 name=$2 address=$3 port=$4
   until pd_healthy "$address" "$port"; do sleep 0.5; done
-  mkdir -p "$(dirname "$file")"
-  printf '{"name":"%s","url":"http://%s:%s","node":"%s","job_id":"%s","hardware":"%s"}\n' \
-    "$name" "$address" "$port" "${SLURMD_NODENAME:-$(hostname)}" "$SLURM_JOB_ID" "$(pd_hardware)" >"$file.new"
-  mv "$file.new" "$file"
+  local published
+  published=$(printf '{"name":"%s","url":"http://%s:%s","node":"%s","job_id":"%s","hardware":"%s"}' \
+    "$name" "$address" "$port" "${SLURMD_NODENAME:-$(hostname)}" "$SLURM_JOB_ID" "$(pd_hardware)")
+  # A server whose address nobody learns would run for nothing.
+  if ! { mkdir -p "$(dirname "$file")" && printf '%s\n' "$published" >"$file.new" && mv "$file.new" "$file"; }; then
+    rm -f "$file.new"
+    pd_say "ERROR: can't write $file; is the disk full?" >&2 || true
+    kill -USR1 $$
+    return 1
+  fi
   pd_say "$name is ready: http://$address:$port"
 }
 
@@ -93,8 +103,9 @@ pd_run_server() {
   TMPDIR=$(mktemp -d "${TMPDIR:-/tmp}/pd-XXXXXXXX")
   export TMPDIR
   "$@" &
-  local server=$! stopping=
+  local server=$! stopping='' unpublished=''
   trap 'stopping=1; segments=$(pd_shared_memory); kill -TERM "$server" 2>/dev/null || true' TERM INT
+  trap 'unpublished=1; kill -TERM "$server" 2>/dev/null || true' USR1
   # A trapped signal ends `wait` early, so wait again until the server itself is gone.
   while kill -0 "$server" 2>/dev/null; do
     wait "$server" && status=0 || status=$?
@@ -106,6 +117,9 @@ pd_run_server() {
   for segment in $segments; do rm -f "$segment"; done
   # An engine's last words may lack their line end.
   printf '\n'
+  if [[ -n $unpublished ]]; then
+    return 96
+  fi
   if [[ -n $stopping ]]; then
     pd_say "stopped on request"
     return 0

@@ -132,6 +132,7 @@ def test_a_malformed_handle_is_forgotten(name: str, values: list[Any]) -> None:
         (Engine(bidirectional=True, groups=2), "other-groups"),
         (Engine(bidirectional=True, host_buffer=True), "host-buffer"),
         (Engine(bidirectional=True, context_parallel=True), "context-parallel"),
+        (Engine(bidirectional=True, barred="prompt-logprobs"), "prompt-logprobs"),
     ],
     ids=str,
 )
@@ -146,6 +147,13 @@ def test_pull_of_the_same_prompt() -> None:
     assert params["do_remote_prefill"]
     assert params.may_pull
     assert params.retain
+
+
+def test_a_barred_request_pulls_nothing_but_tells_prefill() -> None:
+    params = admit(from_prefill(HISTORY), HISTORY, CONTEXT, dataclasses.replace(ENGINE, barred="why"))
+    assert params["do_remote_prefill"]
+    assert not params.may_pull
+    assert reason(params) == "why"
 
 
 def test_pull_from_blocks_of_another_size() -> None:

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from toolkit.cli.cluster import cli
+from toolkit.embedded.state import running_roots
 from toolkit.errors import ToolkitError
 
 DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
@@ -37,6 +38,19 @@ def test_list_has_the_settings_own_cluster_first(tmp_path: Path) -> None:
     assert json.loads(done.stdout)[0] == {"root": str(tmp_path), "state": "absent", "nodes": 3, "jobs": 0}
 
 
+def test_list_without_a_file_shows_what_runs_only() -> None:
+    done = CliRunner().invoke(cli, ["list", "-o", "json"], catch_exceptions=False)
+    assert done.exit_code == 0
+    running = [{"root": str(r), "state": "running", "nodes": None, "jobs": None} for r in running_roots()]
+    assert json.loads(done.stdout) == running
+
+
+def test_list_does_not_ignore_settings_of_no_file() -> None:
+    done = CliRunner().invoke(cli, ["list", "--set", "target.root=/srv"], catch_exceptions=False)
+    assert done.exit_code == 2
+    assert "-f" in done.stderr
+
+
 def test_delete_of_nothing_is_done_at_once(tmp_path: Path) -> None:
     root = tmp_path / "nowhere"
     done = CliRunner().invoke(cli, arguments("delete", root), catch_exceptions=False)
@@ -48,8 +62,9 @@ def test_delete_of_nothing_is_done_at_once(tmp_path: Path) -> None:
 
 def test_purge_asks_first(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, arguments("delete", tmp_path / "x", "--purge"), input="n\n")
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "remove models, logs" in done.stderr
+    assert "--yes" in done.stderr
 
 
 @pytest.mark.parametrize("verb", ["create", "delete", "describe", "list"])

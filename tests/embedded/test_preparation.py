@@ -17,7 +17,7 @@ from toolkit.embedded.lock import cluster_lock
 from toolkit.embedded.packages import ensure_packages, missing_packages
 from toolkit.embedded.places import Places, places
 from toolkit.embedded.plan_codec import decode_plan, encode_plan
-from toolkit.embedded.preflight import check_root_folder
+from toolkit.embedded.preflight import check_root_folder, mounts_are_shared
 from toolkit.errors import SettingsError, ToolkitError
 from toolkit.plan.embedded import EmbeddedPlan
 
@@ -111,3 +111,22 @@ def test_a_second_command_is_told_who_holds_the_cluster(tmp_path: Path) -> None:
     assert not root.exists()
     with cluster_lock(root):
         pass
+
+
+@pytest.mark.parametrize(
+    ("lines", "shared"),
+    [
+        (("1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw", "2 1 0:5 / /dev rw - tmpfs shared:7 rw"), True),
+        (("1 0 8:1 / / rw - ext4 /dev/sda rw", "2 1 0:5 / /mnt rw shared:2 - tmpfs tmpfs rw"), False),
+        (("1 0 8:1 / / rw master:1 - ext4 /dev/sda rw",), False),
+        (("1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw", "2 1 0:5 / / rw master:3 - overlay none rw"), False),
+        (("1 0 8:1 / / rw master:1 shared:4 - ext4 /dev/sda rw",), True),
+        ((), False),
+    ],
+)
+def test_mounts_reach_the_nodes_if_the_root_is_shared(
+    lines: tuple[str], shared: bool, tmp_path: Path
+) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_text("".join(f"{line}\n" for line in lines))
+    assert mounts_are_shared(table) == shared

@@ -82,7 +82,8 @@ def test_a_job_that_dies_at_start_is_told_with_its_log_and_nothing_is_left(
     job: str, settings: Deployment, plan: RunPlan, target: OpenTarget, head: FakeHead
 ) -> None:
     run = submit(settings, plan, target)
-    head.put(run.folder.log(job), "".join(f"line {i}\n" for i in range(99)) + "ValueError: no such model\n")
+    noise = "".join(f"line {i}\n" for i in range(99))
+    head.put(run.folder.log(job), f"{noise}ValueError: no such model\n{noise}last words\n")
 
     def die(head: FakeHead) -> None:
         head.job(job).state, head.job(job).exit_code = "FAILED", 1
@@ -92,7 +93,8 @@ def test_a_job_that_dies_at_start_is_told_with_its_log_and_nothing_is_left(
         run.wait_until_ready(lambda _: None)
     text = str(caught.value)
     assert f"job {job} of run r ended: FAILED, exit code 1 (NonZeroExitCode) on node-1" in text
-    assert "  | ValueError: no such model" in text
+    assert "  | ValueError: no such model\n  | ...\n  | line 90\n" in text
+    assert "  | last words\n" in text
     assert "line 50\n" not in text
     assert caught.value.exit_code == 3
     assert set(states(head).values()) == {"FAILED", "CANCELLED"}
@@ -140,7 +142,7 @@ def test_a_run_is_found_again_from_its_folder(
 ) -> None:
     run = submit(settings, plan, target)
     assert open_run(target, RUNS / "r") == run
-    assert [found.name for found in list_runs(target)] == ["r"]
+    assert [found.name for found in list_runs(target, print)] == ["r"]
     with pytest.raises(SettingsError, match="no run in /runs/none"):
         open_run(target, RUNS / "none")
     run.cancel(lambda _: None)
@@ -162,6 +164,44 @@ def test_follow_prints_the_end_and_then_what_is_written(
 
     head.on_query = write
     assert list(run.follow("router", 2)) == ["two\nthree\n", "föur?\n", "five\n", "last"]
+
+
+def test_a_toolkit_killed_between_sbatch_and_the_note_of_its_id_loses_no_job(
+    settings: Deployment, plan: RunPlan, target: OpenTarget, head: FakeHead
+) -> None:
+    run = submit(settings, plan, target)
+    kept = json.loads(head.files[run.folder.jobs])
+    # As the folder is when the second sbatch has answered and nobody was there to note it.
+    kept["jobs"]["decode-1"]["id"] = kept["jobs"]["router"]["id"] = None
+    head.put(run.folder.jobs, json.dumps(kept))
+    head.jobs.remove(head.job("router"))
+    found = open_run(target, RUNS / "r")
+    states = found.states()
+    assert (states["decode-1"].job_id, states["decode-1"].state) == (2, "PENDING")
+    assert (states["router"].state, states["router"].reason) == (GONE, "it was not submitted")
+    found.cancel(lambda _: None)
+    assert {job.state for job in head.jobs} == {"CANCELLED"}
+
+
+def test_two_toolkits_do_not_submit_into_one_folder(
+    settings: Deployment, plan: RunPlan, target: OpenTarget, head: FakeHead
+) -> None:
+    with head.lock(plan.folder.lock), pytest.raises(ToolkitError, match="another toolkit works in /runs/r"):
+        submit(settings, plan, target)
+    assert head.jobs == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"submitted_at": 1, "jobs": {}}', '{"a": {}}'])
+def test_a_damaged_run_is_told_and_does_not_hide_the_others(
+    text: str, settings: Deployment, plan: RunPlan, target: OpenTarget, head: FakeHead
+) -> None:
+    submit(settings, plan, target)
+    head.put(RUNS / "broken" / "jobs.json", text)
+    head.put(RUNS / "stray", "")
+    told: list[str] = []
+    assert [run.name for run in list_runs(target, told.append)] == ["r"]
+    assert len(told) == 1
+    assert "/runs/broken/jobs.json is damaged" in told[0]
 
 
 def test_an_id_that_a_new_cluster_gave_to_another_job_is_gone(

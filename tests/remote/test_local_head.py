@@ -34,7 +34,7 @@ def test_nothing_of_the_users_shell_reaches_a_command_but_what_it_needs(tmp_path
 
 
 def test_an_absent_command_is_told() -> None:
-    with pytest.raises(ToolkitError, match="no-such-command is not installed"):
+    with pytest.raises(ToolkitError, match="no-such-command is not on this machine"):
         LocalHead().run(["no-such-command"])
 
 
@@ -53,6 +53,32 @@ def test_files(tmp_path: Path) -> None:
     assert head.get(path, tail=2) == "o\n"
     assert head.get(path, start=6) == "o\n", "bytes, not characters"
     assert head.names(path.parent) == ["b.txt"], "no half-written file is left beside it"
+
+
+def test_what_lies_below_a_file_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "stray").touch()
+    assert LocalHead().get(PurePosixPath(tmp_path) / "stray" / "jobs.json") is None
+    with pytest.raises(ToolkitError, match="Not a directory") as caught:
+        LocalHead().names(PurePosixPath(tmp_path) / "stray")
+    assert "target.runs_dir" in str(caught.value)
+
+
+def test_a_lock_is_held_against_others_and_ends_with_its_holder(tmp_path: Path) -> None:
+    path = PurePosixPath(tmp_path) / "run" / ".lock"
+    script = (
+        "import sys, time\nfrom pathlib import PurePosixPath\nfrom toolkit.remote.head import LocalHead\n"
+        "with LocalHead().lock(PurePosixPath(sys.argv[1])):\n"
+        "    print('held', flush=True)\n    time.sleep(60)\n"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    with holder, holder.stdout:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(ToolkitError, match="another toolkit works in .*run"), LocalHead().lock(path):
+            pass
+        holder.kill()
+    with LocalHead().lock(path):
+        pass
 
 
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:

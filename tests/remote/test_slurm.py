@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -49,6 +50,26 @@ def test_a_cancelled_job_that_is_completing_has_not_ended() -> None:
     text = (RECORDED / "slurm-24.11.5.json").read_text()
     text = text.replace('"CANCELLED"', '"CANCELLED", "COMPLETING"')
     assert not parse_states(text)[7].ended
+
+
+def test_a_controller_that_does_not_answer_is_no_empty_list() -> None:
+    text = '{"errors": [{"error": "slurm_load_jobs: Unable to contact slurm controller"}], "jobs": []}'
+    with pytest.raises(ToolkitError, match="Unable to contact slurm controller"):
+        parse_states(text)
+
+
+def test_states_are_asked_again_while_the_controller_is_away() -> None:
+    answers = iter([Completed(1, "", "squeue: error: away"), Completed(0, '{"jobs": []}', "")])
+
+    class Restarting(FakeHead):
+        def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float = 60) -> Completed:
+            super().run(argv, stdin=stdin, timeout=timeout)
+            return next(answers)
+
+    assert Slurm(Restarting()).states(patience=60) == {}
+    answers = iter([Completed(1, "", "squeue: error: away")])
+    with pytest.raises(ToolkitError, match="away"):
+        Slurm(Restarting()).states()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"jobs": [{}]}', "squeue: error: no"])

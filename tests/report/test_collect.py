@@ -110,5 +110,5 @@ def test_a_missing_file_is_named(make_folder: Callable[..., Path], name: str) ->
 def test_a_schedule_of_another_shape(make_folder: Callable[..., Path]) -> None:
     folder = make_folder()
     (folder / "on" / "sweep" / "schedule.json").write_text("{}")
-    with pytest.raises(SettingsError, match="not a sweep schedule"):
+    with pytest.raises(SettingsError, match=r"on/sweep/schedule\.json: not a sweep schedule"):
         read_sweep(folder)

@@ -166,7 +166,7 @@ def test_command_build(make_folder: MakeFolder) -> None:
     assert done.exit_code == 0, done.output
     lines = [line.split("\t") for line in done.stdout.splitlines()]
     assert lines[0][:4] == ["TOKENS", "TTFT OFF", "ON", "RATIO"]
-    assert lines[2][:4] == ["4096", "1,000", "250", "4.00"]
+    assert lines[2][:4] == ["4096", "1000", "250", "4.00"]
     assert f"report: {folder}/index.html" in done.stderr
     assert json.loads(invoke("build", folder, "-o", "json").stdout)["valid"] is True
 
@@ -192,7 +192,7 @@ def test_command_build_takes_the_newest_sweep(
 def test_command_compare(make_folder: MakeFolder, right_rows: Any) -> None:
     from dataclasses import replace
 
-    halved = [replace(row, ttft_ms=row.ttft_ms / 2) for row in right_rows("on")]
+    halved = [replace(row, ttft_ms=row.ttft_ms / 2, prefill_ms=row.ttft_ms / 3) for row in right_rows("on")]
     a, b = make_folder("a"), make_folder("b", on=halved)
     assert "results.json is missing" in str(invoke("compare", a, b).exception)
     build(a)

@@ -35,7 +35,7 @@ def test_stats() -> None:
 
 
 def test_a_right_sweep(data: SweepData) -> None:
-    results = summarize("sweep", data, SETTINGS, {"vllm": "0.29.0"}, {})
+    results = summarize("sweep", data, SETTINGS, {"vllm": "0.29.0"}, NODES)
     assert results.reasons == ()
     assert results.valid
     assert results.outputs_identical
@@ -62,7 +62,7 @@ def test_a_right_sweep(data: SweepData) -> None:
 
 
 def test_first_turns_far_apart_are_told(make_folder: Callable[..., Path], change_row: Any) -> None:
-    rows = change_row("on", "4096-0", 1, prefill_ms=2000.0)
+    rows = change_row("on", "4096-0", 1, prefill_ms=2000.0, ttft_ms=2010.0, total_ms=2500.0)
     cautions = summarize("sweep", read_sweep(make_folder(on=rows)), SETTINGS, {}, {}).cautions
     assert len(cautions) == 2
     assert cautions[1].startswith("4,096 tokens: both legs compute a first turn whole")

@@ -119,7 +119,7 @@ def test_a_client_that_left_after_prefill_answered_still_reaches_decode_to_be_ab
         return {"type": "http.disconnect"}
 
     async def run():
-        config = RouterConfig(prefill=(url,), decode=(url,))
+        config = RouterConfig(prefill=("http://127.0.0.1:1",), decode=(url,))
         async with Upstream(config) as upstream, ClientWatch(gone) as watch:
             while not watch.gone:
                 await asyncio.sleep(0)

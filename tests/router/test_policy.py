@@ -90,7 +90,7 @@ def test_a_null_from_a_client_library_is_absent():
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "members", "single"),
+    ("endpoint", "members", "transferable"),
     [
         ("chat", {}, True),
         ("chat", {"n": 1}, True),
@@ -105,14 +105,23 @@ def test_a_null_from_a_client_library_is_absent():
         ("completions", {"prompt": [[1], [2]]}, False),
         ("completions", {"prompt": "a", "n": 3}, False),
         ("completions", {"prompt": "a", "best_of": 2}, False),
+        ("completions", {"prompt": "a", "echo": True}, True),
+        ("completions", {"prompt": "a", "logprobs": 1}, True),
+        ("completions", {"prompt": "a", "echo": True, "logprobs": 0}, False),
+        ("completions", {"prompt": "a", "prompt_logprobs": 0}, False),
+        ("completions", {"prompt": "a", "prompt_logprobs": None}, True),
+        ("chat", {"prompt_logprobs": 1}, False),
+        ("chat", {"logprobs": True, "top_logprobs": 2}, True),
     ],
 )
-def test_only_one_sequence_takes_part_in_transfers(endpoint, members, single):
+def test_what_takes_part_in_transfers(endpoint, members, transferable):
     found = facts({"model": "m", **members}, endpoint)
-    expected = Path.READBACK if single else Path.DECODE_LOCAL
-    assert found.single == single
+    expected = Path.READBACK if transferable else Path.DECODE_LOCAL
+    assert found.transferable == transferable
     assert policy.choose_path(found, handle_found=True) == expected
-    assert policy.choose_path(found, handle_found=False) == (Path.PREFILL if single else Path.DECODE_LOCAL)
+    assert policy.choose_path(found, handle_found=False) == (
+        Path.PREFILL if transferable else Path.DECODE_LOCAL
+    )
 
 
 def test_prefill_is_asked_for_one_token_and_nothing_else():

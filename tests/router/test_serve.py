@@ -50,7 +50,7 @@ def test_a_port_in_use_is_told_in_one_paragraph(engine, make_client):
     with running(engine) as (_, url):
         port = url.rpartition(":")[2]
         second = subprocess.run(
-            [*TOOLKIT, "--port", port, "--prefill", "http://127.0.0.1:1", "--decode", "http://127.0.0.1:1"],
+            [*TOOLKIT, "--port", port, "--prefill", "http://127.0.0.1:1", "--decode", "http://127.0.0.1:2"],
             capture_output=True,
             text=True,
             timeout=30,
@@ -80,7 +80,7 @@ def test_an_access_log_that_cannot_be_written_is_a_settings_error(tmp_path):
             "--prefill",
             "http://h:1",
             "--decode",
-            "http://h:1",
+            "http://h:2",
             "--access-log",
             tmp_path / "no" / "log",
         ],

@@ -14,9 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from toolkit.cli.cluster import cli
 from toolkit.embedded import cluster, network
 from toolkit.embedded.engine_env import STAMP
+from toolkit.embedded.job_processes import _by_control_group, _by_environment
 from toolkit.embedded.lock import cluster_lock
 from toolkit.embedded.places import FREEZER, places
 from toolkit.embedded.plan_codec import encode_plan
@@ -25,11 +28,9 @@ from toolkit.embedded.slurm_client import SlurmClient
 from toolkit.embedded.state import ABSENT, BROKEN, CHANGED, UP
 from toolkit.errors import ToolkitError
 from toolkit.plan.embedded import EmbeddedPlan, NodePlan
+from toolkit.testing.embedded_plan import embedded_plan
 
-pytestmark = [
-    pytest.mark.slurm,
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
-]
+pytestmark = [pytest.mark.slurm, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
 NETWORK = "10.78.0"
 REPOSITORY = Path(__file__).parents[2]
@@ -37,23 +38,8 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Iterator[EmbeddedPlan]:
-    cores = os.cpu_count() or 1
-    made = EmbeddedPlan(
-        root=tmp_path / "cluster",
-        engine_env=tmp_path / "engine",
-        model="tiny-qwen3",
-        network=f"{NETWORK}.0/24",
-        prefix_length=24,
-        head_address=f"{NETWORK}.1",
-        slurmctld_port=16917,
-        slurmd_port=16918,
-        memory_mb=20000,
-        nodes=(
-            NodePlan("prefill-1", "gpu", f"{NETWORK}.11", 8, 8, (0,)),
-            NodePlan("decode-1", "gpu", f"{NETWORK}.12", 8, 8, (1 % cores,)),
-            NodePlan("router-1", "router", f"{NETWORK}.13", 0, 4, tuple(range(cores))),
-        ),
-    )
+    made = embedded_plan(tmp_path / "cluster", NETWORK, os.cpu_count() or 1)
+    made = replace(made, engine_env=tmp_path / "engine")
     yield made
     cluster.delete(made, print)
     assert_nothing_left(made)
@@ -69,6 +55,18 @@ def up(plan: EmbeddedPlan, told: list[str]) -> EmbeddedPlan:
     assert cluster.create(plan, told.append, engine=False).state == UP
     told.clear()
     return plan
+
+
+@pytest.fixture
+def up_below_shared(plan: EmbeddedPlan, tmp_path: Path) -> Iterator[EmbeddedPlan]:
+    """A cluster whose folder lies where the machine shares its mounts, as systemd does everywhere."""
+    subprocess.run(["mount", "--bind", "--make-shared", tmp_path, tmp_path], check=True)
+    try:
+        assert cluster.create(plan, print, engine=False).state == UP
+        yield plan
+        cluster.delete(plan, print)
+    finally:
+        subprocess.run(["umount", "--recursive", tmp_path], check=True)
 
 
 def assert_nothing_left(plan: EmbeddedPlan) -> None:
@@ -98,9 +96,7 @@ def processes_with(variable: str) -> list[int]:
 
 def slurm(plan: EmbeddedPlan, *argv: str) -> str:
     environment = os.environ | cluster.slurm_environment(plan)
-    return subprocess.run(
-        argv, env=environment, capture_output=True, text=True, check=True, timeout=30
-    ).stdout
+    return subprocess.run(argv, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def until(condition: Callable[[], bool], seconds: float = 40) -> None:
@@ -124,6 +120,12 @@ def has_line(path: Path, line: str) -> bool:
 
 
 SLEEPER = "setsid sleep 1000 &\nsleep 1000 &\necho started\nwait"
+
+
+def start_sleeper(plan: EmbeddedPlan, folder: Path) -> None:
+    """A job on the first node that runs until it is ended."""
+    output = submit(plan, plan.nodes[0], folder, SLEEPER)
+    until(lambda: has_line(output, "started"))
 
 
 def test_each_node_is_a_machine_of_its_own(up: EmbeddedPlan, tmp_path: Path) -> None:
@@ -159,8 +161,7 @@ def test_create_again_does_nothing_and_delete_ends_jobs(
     up: EmbeddedPlan, told: list[str], tmp_path: Path
 ) -> None:
     before = find_daemons(up)
-    output = submit(up, up.nodes[0], tmp_path, SLEEPER)
-    until(lambda: has_line(output, "started"))
+    start_sleeper(up, tmp_path)
     assert cluster.create(up, told.append, engine=False).state == UP
     assert find_daemons(up) == before
     assert told == [f"cluster in {up.root}: up already"]
@@ -178,8 +179,7 @@ def test_create_again_does_nothing_and_delete_ends_jobs(
 def test_another_plan_restarts_it_but_not_under_jobs(
     up: EmbeddedPlan, told: list[str], tmp_path: Path
 ) -> None:
-    output = submit(up, up.nodes[0], tmp_path, SLEEPER)
-    until(lambda: has_line(output, "started"))
+    start_sleeper(up, tmp_path)
     fewer = replace(up, nodes=up.nodes[1:], memory_mb=10000)
     assert cluster.describe(fewer).state == CHANGED
     with pytest.raises(ToolkitError, match="would end its jobs: 1"):
@@ -191,14 +191,16 @@ def test_another_plan_restarts_it_but_not_under_jobs(
 
 
 def test_create_after_every_daemon_was_killed(up: EmbeddedPlan, told: list[str], tmp_path: Path) -> None:
-    output = submit(up, up.nodes[0], tmp_path, SLEEPER)
-    until(lambda: has_line(output, "started"))
+    start_sleeper(up, tmp_path)
     for pids in find_daemons(up).values():
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
     until(lambda: not find_daemons(up))
     assert cluster.describe(up).state == BROKEN
-    assert cluster.create(up, told.append, engine=False).state == UP
+    with pytest.raises(ToolkitError, match=r"no munged runs.*would end its jobs: 1 \(processes \d+"):
+        cluster.create(up, told.append, engine=False)
+    assert len(processes_with("SLURMD_NODENAME=prefill-1")) >= 3
+    assert cluster.create(up, told.append, engine=False, force=True).state == UP
     assert "no munged runs" in told[0]
     # The job outlived its slurmd and must not live on under the new one.
     assert processes_with("SLURMD_NODENAME=prefill-1") == []
@@ -209,6 +211,89 @@ def test_one_dead_slurmd_is_noticed(up: EmbeddedPlan, told: list[str]) -> None:
     until(lambda: "decode-1" not in find_daemons(up))
     assert cluster.describe(up).problems == ("no slurmd of decode-1 runs",)
     assert cluster.create(up, told.append, engine=False).state == UP
+
+
+def lose_slurmctld(plan: EmbeddedPlan) -> None:
+    """Kills it once its saved state has job 1 as running, which takes it some seconds."""
+    slurm(plan, "scontrol", "update", "jobid=1", "comment=saved-now")
+    until(lambda: b"saved-now" in (plan.root / "state" / "job_state").read_bytes())
+    os.kill(find_daemons(plan)["slurmctld"][0], signal.SIGKILL)
+    until(lambda: "slurmctld" not in find_daemons(plan))
+
+
+def test_slurmctld_comes_back_and_the_job_goes_on(up: EmbeddedPlan, told: list[str], tmp_path: Path) -> None:
+    start_sleeper(up, tmp_path)
+    lose_slurmctld(up)
+    state, daemons = cluster.describe(up), find_daemons(up)
+    pids = processes_with("SLURMD_NODENAME=prefill-1")
+    assert state.problems == ("no slurmctld runs", "slurmctld cannot be asked, but jobs run: 1")
+    assert [(job.job_id, job.nodes) for job in state.jobs] == [("1", "prefill-1")]
+    assert {("1", "prefill-1")} == {_by_environment(up, pid) for pid in pids}
+    assert {("1", "prefill-1")} == {_by_control_group(up, pid) for pid in pids}
+    assert cluster.create(up, told.append, engine=False).state == UP
+    assert "restarting slurmctld" in told[0]
+    assert slurm(up, "squeue", "-h", "-o", "%i %T %N") == "1 RUNNING prefill-1\n"
+    assert processes_with("SLURMD_NODENAME=prefill-1") == pids
+    assert daemons.items() < find_daemons(up).items()
+    slurm(up, "scancel", "1")
+    until(lambda: cluster.describe(up).jobs == ())
+    assert processes_with("SLURMD_NODENAME=prefill-1") == []
+
+
+@pytest.mark.parametrize("also", ["no state", "old state", "no slurmd", "other settings"])
+def test_jobs_without_slurmctld_are_not_ended_unasked(
+    up: EmbeddedPlan, told: list[str], tmp_path: Path, also: str
+) -> None:
+    start_sleeper(up, tmp_path)
+    lose_slurmctld(up)
+    pids, wanted = processes_with("SLURMD_NODENAME=prefill-1"), up
+    if also == "no state":
+        (up.root / "state" / "job_state").unlink()
+    if also == "old state":
+        os.utime(up.root / "state" / "job_state", (0, 0))
+    if also == "no slurmd":
+        os.kill(find_daemons(up)["decode-1"][0], signal.SIGKILL)
+        until(lambda: "decode-1" not in find_daemons(up))
+    if also == "other settings":
+        wanted = replace(up, memory_mb=10000)
+    with pytest.raises(ToolkitError, match=r"would end its jobs: 1 \(processes \d+, \d+"):
+        cluster.create(wanted, told.append, engine=False)
+    assert processes_with("SLURMD_NODENAME=prefill-1") == pids
+    state = cluster.create(wanted, told.append, engine=False, force=True)
+    assert (state.state, state.jobs) == (UP, ())
+    assert processes_with("SLURMD_NODENAME=prefill-1") == []
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+def test_delete_asks_about_jobs_that_slurmctld_does_not_tell(
+    up: EmbeddedPlan, tmp_path: Path, fault: signal.Signals
+) -> None:
+    start_sleeper(up, tmp_path)
+    os.kill(find_daemons(up)["slurmctld"][0], fault)
+    argv = ["-f", str(REPOSITORY / "deployments" / "embedded.yaml"), "--set", f"target.root={up.root}"]
+    asked = CliRunner().invoke(cli, ["delete", *argv])
+    assert asked.exit_code != 0
+    assert "This will end 1 job(s)" in asked.output + str(asked.exception)
+    assert "jobs: 1 R process" in CliRunner().invoke(cli, ["describe", *argv]).stderr
+    assert str(up.root) in CliRunner().invoke(cli, ["list"]).stdout
+    assert processes_with("SLURMD_NODENAME=prefill-1") != []
+
+
+def test_later_mounts_reach_nodes_and_theirs_stay_with_them(up_below_shared: EmbeddedPlan) -> None:
+    shared = up_below_shared.root.parent
+    for name in ("later", "theirs"):
+        (shared / name).mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "later", str(shared / "later")], check=True)
+    body = f"mount -t tmpfs theirs {shared}/theirs; touch {shared}/theirs/file\nls {shared}/theirs; echo end"
+    output = submit(up_below_shared, up_below_shared.nodes[0], shared / "later", body)
+    until(lambda: has_line(output, "end"))
+    assert has_line(output, "file")
+    assert list((shared / "theirs").iterdir()) == []
+    assert "theirs" not in Path("/proc/mounts").read_text()
+    # Unmounting reaches them too: no node holds it.
+    subprocess.run(["umount", str(shared / "later")], check=True)
+    nodes = [pids[0] for name, pids in find_daemons(up_below_shared).items() if name != "munged"]
+    assert [pid for pid in nodes if "/later " in Path(f"/proc/{pid}/mounts").read_text()] == []
 
 
 @pytest.mark.parametrize("lost", ["run", "root", "both"])
@@ -252,9 +337,8 @@ def test_two_clusters_live_side_by_side(up: EmbeddedPlan, told: list[str], tmp_p
     (tmp_path / "jobs").mkdir()
     try:
         assert cluster.create(other, told.append, engine=False).state == UP
-        mine = submit(up, up.nodes[0], tmp_path, SLEEPER)
-        theirs = submit(other, other.nodes[0], tmp_path / "jobs", SLEEPER)
-        until(lambda: has_line(mine, "started") and has_line(theirs, "started"))
+        start_sleeper(up, tmp_path)
+        start_sleeper(other, tmp_path / "jobs")
         assert [job.job_id for job in cluster.describe(other).jobs] == ["1"]
     finally:
         cluster.delete(other, told.append)
@@ -262,16 +346,8 @@ def test_two_clusters_live_side_by_side(up: EmbeddedPlan, told: list[str], tmp_p
     state = cluster.describe(up)
     assert state.state == UP
     assert [(job.job_id, job.state) for job in state.jobs] == [("1", "R")]
-    assert (
-        len(
-            [
-                pid
-                for pid in processes_with("SLURM_JOB_ID=1")
-                if pid in processes_with(f"SLURM_CONF={up.slurm_conf}")
-            ]
-        )
-        >= 3
-    )
+    conf = processes_with(f"SLURM_CONF={up.slurm_conf}")
+    assert len([pid for pid in processes_with("SLURM_JOB_ID=1") if pid in conf]) >= 3
 
 
 def test_killed_create_is_taken_up(plan: EmbeddedPlan, told: list[str]) -> None:

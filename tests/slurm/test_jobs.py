@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def toolkit(plan: EmbeddedPlan, folder: Path, settings: list[str]) -> Iterator[T
 
     yield run
     run("job", "cancel", "--all")
-    assert [job for job in cluster.describe(plan).jobs if job.state != "COMPLETING"] == []
+    assert [job for job in cluster.describe(plan).jobs if job.state != "CG"] == []
 
 
 def notes(folder: Path, port: int) -> dict[str, Any]:
@@ -104,7 +105,7 @@ def test_submit_serves_and_cancel_stops_cleanly(toolkit: Toolkit, folder: Path) 
     assert notes(folder, 8100)["cwd"] == str(run)
     temporary = Path(notes(folder, 8100)["environ"]["TMPDIR"])
     assert temporary.is_dir()
-    listed = [line.split("\t") for line in toolkit("job", "list").stdout.splitlines()]
+    listed = [line.split("\t") for line in toolkit("job", "list").stdout.splitlines()[1:]]
     assert [(row[1], row[3], row[4]) for row in listed] == [
         ("prefill-1", "RUNNING", "prefill-1"),
         ("decode-1", "RUNNING", "decode-1"),
@@ -134,6 +135,44 @@ def test_a_job_sees_its_script_and_nothing_of_the_users_shell(toolkit: Toolkit, 
     assert not set(secrets) & set(environ)
     for path in (folder / "runs" / "environment").rglob("*"):
         assert path.is_dir() or "verysecret" not in path.read_text()
+
+
+def test_a_disk_that_fills_up_before_the_address_is_published_ends_the_job(
+    toolkit: Toolkit, plan: EmbeddedPlan, folder: Path
+) -> None:
+    """The folder of addresses is made unwritable in the one way that stops root as well: it is a file."""
+    started = toolkit("job", "submit", "--no-wait", "--name", "unpublished")
+    assert started.returncode == 0, started.stderr
+    (folder / "runs" / "unpublished" / "endpoints").write_text("")
+    watched = toolkit("job", "watch", "--run", "unpublished")
+    assert watched.returncode == 3
+    assert "exit code 96" in watched.stderr
+    assert "is the disk full?" in watched.stderr
+    assert plan.root.exists()
+
+
+def test_two_submissions_of_one_name_at_once(toolkit: Toolkit, plan: EmbeddedPlan) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda _: toolkit("job", "submit", "--no-wait", "--name", "twice"), range(2)))
+    assert sorted(each.returncode for each in done) in ([0, 1], [0, 2])
+    assert len(cluster.describe(plan).jobs) == 3
+    assert toolkit("job", "cancel", "--run", "twice").returncode == 0
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_sweep_that_is_told_to_stop_ends_its_jobs(
+    plan: EmbeddedPlan, folder: Path, settings: list[str], stop: signal.Signals
+) -> None:
+    name = f"stopped-{stop.name}"
+    sets = [word for setting in settings for word in ("--set", setting)]
+    command = [sys.executable, "-m", "toolkit", "sweep", "run", "--name", name, "-f", str(DEPLOYMENT), *sets]
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as sweep:
+        _until(lambda: any(job.state == "R" for job in cluster.describe(plan).jobs))
+        sweep.send_signal(stop)
+        _, said = sweep.communicate(timeout=60)
+    assert sweep.returncode == 130
+    assert f"toolkit sweep resume -f {DEPLOYMENT} --name {name}" in said
+    assert [job for job in cluster.describe(plan).jobs if job.state != "CG"] == []
 
 
 def test_a_full_disk_is_told_and_nothing_is_submitted(
@@ -176,14 +215,15 @@ def test_no_engine_environment_is_told(toolkit: Toolkit) -> None:
     assert "absent/bin; make the engine environment first" in done.stderr
 
 
+@pytest.mark.parametrize("address", ["0.0.0.0", "10.78.0.13"])
 def test_a_port_in_use_on_the_routers_node_is_told(
-    toolkit: Toolkit, plan: EmbeddedPlan, tmp_path: Path
+    toolkit: Toolkit, plan: EmbeddedPlan, tmp_path: Path, address: str
 ) -> None:
     environ = {**os.environ, **cluster.slurm_environment(plan)}
     listening = tmp_path / "listening"
     program = (
         "import socket, pathlib, time\n"
-        "s = socket.create_server(('0.0.0.0', 8000))\n"
+        f"s = socket.create_server(({address!r}, 8000))\n"
         f"pathlib.Path({str(listening)!r}).touch()\ntime.sleep(300)\n"
     )
     (tmp_path / "squatter.py").write_text(program)
@@ -192,11 +232,11 @@ def test_a_port_in_use_on_the_routers_node_is_told(
     job = subprocess.run(asked, capture_output=True, text=True, env=environ, check=True).stdout.strip()
     try:
         _until(listening.exists)
-        done = toolkit("job", "submit", "--name", "port")
+        done = toolkit("job", "submit", "--name", f"port-{address}")
     finally:
         subprocess.run(["scancel", job], env=environ, check=True)
     assert done.returncode == 3
-    assert "job router of run port ended: FAILED, exit code 98" in done.stderr
+    assert f"job router of run port-{address} ended: FAILED, exit code 98" in done.stderr
     assert "port 8000 on router-1 is in use" in done.stderr
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from toolkit.errors import ToolkitError
 from toolkit.plan.row import Row
 
 ROW = TypeAdapter(Row)
@@ -41,7 +42,7 @@ def _line(row: Row) -> str:
 def _read(path: Path) -> list[Row]:
     """The rows there are; a line cut short by a killed client belongs to a conversation that runs again."""
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
         try:
             rows.append(ROW.validate_json(line))
         except ValidationError:
@@ -51,9 +52,18 @@ def _read(path: Path) -> list[Row]:
 
 def _count_start(path: Path) -> int:
     """client.json: how often the client started, and its node's zone (engine logs have local times)."""
-    attempt = 1 + (json.loads(path.read_text(encoding="utf-8"))["attempts"] if path.exists() else 0)
+    attempt = 1 + (_attempts(path) if path.exists() else 0)
     _replace(path, json.dumps({"attempts": attempt, "utc_offset_s": time.localtime().tm_gmtoff}) + "\n")
-    return int(attempt)
+    return attempt
+
+
+def _attempts(path: Path) -> int:
+    try:
+        return int(json.loads(path.read_text(encoding="utf-8"))["attempts"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ToolkitError(
+            f"{path} is damaged ({type(error).__name__}).", next_step="run the sweep under another --name"
+        ) from error
 
 
 def _replace(path: Path, text: str) -> None:

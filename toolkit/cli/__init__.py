@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -68,8 +69,16 @@ def cli(ctx: click.Context, verbose: bool) -> None:
     ctx.obj = {"verbose": verbose}
 
 
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
 def main(args: list[str] | None = None) -> None:
-    """Entry point: runs the command and exits with the code of DESIGN's table."""
+    """Entry point: runs the command and exits with the code of the table in `toolkit --help`."""
+    for name in (signal.SIGTERM, signal.SIGHUP):
+        # As Ctrl-C: a sweep that is told to stop ends its jobs.
+        signal.signal(name, _interrupt)
+    verbose = bool({"-v", "--verbose"} & set(sys.argv if args is None else args))
     try:
         code: Any = cli.main(args=args, prog_name="toolkit", standalone_mode=False)
     except click.exceptions.Abort:
@@ -81,8 +90,17 @@ def main(args: list[str] | None = None) -> None:
         error.show()
         sys.exit(error.exit_code)
     except ToolkitError as error:
-        if "-v" in (sys.argv if args is None else args) or "--verbose" in sys.argv:
+        if verbose:
             raise
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # Whoever read our output has gone; nothing is left to tell.
+        sys.stdout = None
+        sys.exit(1)
+    except OSError as error:
+        if verbose:
+            raise
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)

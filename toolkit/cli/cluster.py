@@ -71,18 +71,22 @@ def describe(file: Path, assignments: tuple[str, ...], output: str) -> None:
 
 
 @cli.command("list")
-@settings_options
+@click.option("-f", "--file", type=click.Path(path_type=Path), metavar="FILE", help="Show its cluster too.")
+@click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Set one setting of the file.")
 @output_option("table", "json")
-def list_(file: Path, assignments: tuple[str, ...], output: str) -> None:
-    """The settings' cluster, and every other embedded cluster that runs on this machine."""
+def list_(file: Path | None, assignments: tuple[str, ...], output: str) -> None:
+    """Every embedded cluster that runs on this machine; with -f, the settings' cluster first, up or not."""
     from toolkit.embedded import cluster
     from toolkit.embedded.state import running_roots
 
-    mine = cluster.describe(_plan(file, assignments))
+    if file is None and assignments:
+        raise click.UsageError("--set changes what the settings file says: name it with -f.")
+    mine = [cluster.describe(_plan(file, assignments))] if file else []
     rows: list[tuple[str, str, int | None, int | None]] = [
-        (str(mine.root), mine.state, len(mine.nodes), len(mine.jobs))
+        (str(state.root), state.state, len(state.nodes), len(state.jobs)) for state in mine
     ]
-    rows += [(str(root), "running", None, None) for root in running_roots() if root != mine.root]
+    shown = {state.root for state in mine}
+    rows += [(str(root), "running", None, None) for root in running_roots() if root not in shown]
     print_rows(("root", "state", "nodes", "jobs"), rows, output)
 
 

@@ -61,7 +61,7 @@ def submit(file: Path, assignments: tuple[str, ...], name: str | None, dry_run: 
 
     tell = progress()
     run = submit_run(settings, plan, target)
-    tell(f"run {run.name}: " + ", ".join(f"{job} is job {job_id}" for job, job_id in run.job_ids.items()))
+    tell(f"run {run.name}: " + ", ".join(f"{job} is job {it.id}" for job, it in run.record.jobs.items()))
     if not wait:
         click.echo(run.name)
         return
@@ -87,7 +87,7 @@ def list_(file: Path, assignments: tuple[str, ...], output: str, everything: boo
     target = _target(file, assignments)
     known = target.slurm.states()
     rows = []
-    for run in list_runs(target):
+    for run in list_runs(target, progress()):
         states = run.states_among(known)
         if everything or any(not state.ended for state in states.values()):
             rows += [
@@ -101,7 +101,13 @@ def list_(file: Path, assignments: tuple[str, ...], output: str, everything: boo
 @settings_options
 @run_option
 @click.argument("job", required=False)
-@click.option("--lines", default=50, show_default=True, help="Lines from the end of each log.")
+@click.option(
+    "--lines",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="Lines from the end of each log.",
+)
 @click.option("--follow", is_flag=True, help="Go on printing what JOB writes, until it ends.")
 def logs(
     file: Path,
@@ -118,8 +124,8 @@ def logs(
     Example: toolkit job logs -f deployments/embedded.yaml prefill-1 --follow
     """
     run = _run(_target(file, assignments), run_name)
-    if job is not None and job not in (*run.job_ids, "access"):
-        known = ", ".join((*run.job_ids, "access"))
+    if job is not None and job not in (*run.jobs, "access"):
+        known = ", ".join((*run.jobs, "access"))
         raise click.BadParameter(f"run {run.name} has no job {job!r}; it has {known}")
     if follow and job in (None, "access"):
         raise click.UsageError("--follow needs a JOB, such as prefill-1")
@@ -127,7 +133,7 @@ def logs(
         for text in run.follow(job, lines):
             click.echo(text, nl=False)
         return
-    for name in [job] if job else list(run.job_ids):
+    for name in [job] if job else run.jobs:
         if not job:
             click.echo(f"==> {name} <==")
         click.echo(run.end_of_log(name, lines))
@@ -138,10 +144,12 @@ def logs(
 @run_option
 def watch(file: Path, assignments: tuple[str, ...], run_name: str | None) -> None:
     """Follow a run until its jobs have ended, or, with exit 3, until one ends badly."""
+    from toolkit.flows.run import PATIENCE_SECONDS
+
     run = _run(_target(file, assignments), run_name)
     told: dict[str, str] = {}
     while True:
-        states = run.states()
+        states = run.states(patience=PATIENCE_SECONDS)
         for job, state in states.items():
             if told.get(job) != state.how:
                 click.echo(f"{time.strftime('%H:%M:%S')} {job}: {state.how} {state.nodes}".rstrip(), err=True)
@@ -165,7 +173,7 @@ def cancel(file: Path, assignments: tuple[str, ...], run_name: str | None, every
 
     target = _target(file, assignments)
     tell = progress()
-    for run in list_runs(target) if everything else [_run(target, run_name)]:
+    for run in list_runs(target, tell) if everything else [_run(target, run_name)]:
         run.cancel(tell)
         tell(f"run {run.name}: no job of it runs")
 
@@ -199,7 +207,7 @@ def _run(target: OpenTarget, name: str | None) -> Run:
 
     if name:
         return open_run(target, target.runs / name)
-    runs = list_runs(target)
+    runs = list_runs(target, progress())
     if not runs:
         raise SettingsError(f"no run in {target.runs}.", next_step="`toolkit job submit -f FILE` makes one")
-    return max(runs, key=lambda run: run.submitted_at)
+    return max(runs, key=lambda run: run.record.submitted_at)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from toolkit.report.results import Results
 
 Folder = click.Path(path_type=Path, file_okay=False)
+UNITS = "times: ms, mean of turns from the second on; ratio: OFF / ON; MiB: of a readback"
 
 
 @click.group()
@@ -43,6 +44,7 @@ def print_report(folder: Path, results: Results, output: str) -> None:
     if output == "json":
         print_data(results.to_json(), "json")
     else:
+        click.echo(UNITS, err=True)
         print_table(*_summary(results))
     click.echo(f"report: {folder / 'index.html'}", err=True)
     if results.valid:
@@ -73,9 +75,10 @@ def compare(first: Path, second: Path, output: str) -> None:
     if output == "json":
         print_data(lines, "json")
     else:
+        click.echo("mean TTFT in ms of turns from the second on; ratio: first / second", err=True)
         columns = ("prompt tokens", "OFF first", "OFF second", "ratio", "ON first", "ON second", "ratio")
         print_table(columns, [[_cell(value) for value in line.values()] for line in lines])
-    if invalid := [str(folder) for folder, results in loaded.items() if not results["valid"]]:
+    if invalid := [str(folder) for folder, results in loaded.items() if not results.valid]:
         raise ResultsInvalid(
             f"invalid results in {' and '.join(invalid)}", next_step="open index.html there for the reasons"
         )
@@ -85,7 +88,7 @@ def _verdict(results: Results) -> str:
     longest = results.points[-1]
     off, on = longest.off.ttft_ms, longest.on.ttft_ms
     if off is None or on is None or longest.ttft_ratio is None:
-        raise AssertionError("a valid sweep has figures for every prompt length")
+        raise AssertionError("summarize() gives a reason for every point without a ratio")
     return (
         f"valid: at {longest.prompt_length:,} prompt tokens the first token takes {off.mean:,.0f} ms OFF and "
         f"{on.mean:,.0f} ms ON ({longest.ttft_ratio:.1f}x)"
@@ -119,4 +122,5 @@ def _cell(value: float | int | None) -> str:
         return "-"
     if isinstance(value, int):
         return str(value)
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+    # No thousands separators: nine columns fit a terminal, and a pipe's reader gets numbers.
+    return f"{value:.0f}" if value >= 100 else f"{value:.2f}"

@@ -14,6 +14,8 @@ from datetime import UTC, datetime, tzinfo
 
 MARK = "KV Transfer metrics:"
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
+# Above it a number is a damaged one: sums over a log stay finite below.
+MOST = 1e12
 STAMP = re.compile(r"\b(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) ")
 FIELDS = {
     "Num successful transfers": "transfers",
@@ -114,7 +116,14 @@ def _parse(plain: str, near: float, zone: tzinfo | None) -> KvLine | None:
         at = _unix([int(part) for part in stamp.groups()], near, zone)
     except ValueError:
         return None
-    return KvLine(at=at, transfers=int(values.pop("transfers")), **values)
+    return KvLine(at=at, transfers=int(values.pop("transfers")), **values) if _possible(values) else None
+
+
+def _possible(values: dict[str, float]) -> bool:
+    """NaN is within no bounds. A transfer takes time and moves something; an interval without any is 0."""
+    bounded = all(0 <= value <= MOST for value in values.values())
+    happened = values["transfers"] == 0 or min(values["mean_ms"], values["mb"], values["descriptors"]) > 0
+    return bounded and happened and values["transfers"].is_integer()
 
 
 def _unix(stamp: list[int], near: float, zone: tzinfo | None) -> float:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta, timezone, tzinfo
 from pathlib import Path, PurePosixPath
 
+from pydantic import TypeAdapter, ValidationError
+
 from toolkit.collect.kv_log import KvLine, KvTransfers, merge, parse_kv_lines
 from toolkit.collect.rows import read_rows
-from toolkit.errors import ToolkitError
+from toolkit.collect.sweep_file import SWEEP_AGAIN, read_bytes, read_object, read_text
+from toolkit.errors import SettingsError, ToolkitError
 from toolkit.plan.row import Row
 from toolkit.plan.run_folder import RunFolder, SweepFolder
 from toolkit.plan.sweep import Schedule, SweepLeg
+
+SCHEDULE = TypeAdapter(Schedule)
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class SweepData:
 
 def read_sweep(folder: Path, zone: tzinfo | None = None) -> SweepData:
     """`zone`: of the nodes that wrote the engines' logs; by default what the client noted there, else
-    this machine's. Raises ToolkitError naming a file that is missing."""
+    this machine's. Raises ToolkitError naming a file that is missing or damaged."""
     sweep = SweepFolder(PurePosixPath(folder))
     off, problems_off = _read_leg(sweep.leg("off"), "off")
     on, problems_on = _read_leg(sweep.leg("on"), "on")
@@ -61,7 +65,7 @@ def kv_by_length(lines: list[KvLine], leg: LegData) -> dict[int, KvTransfers]:
 
 
 def _read_leg(folder: RunFolder, leg: SweepLeg) -> tuple[LegData, tuple[str, ...]]:
-    schedule = Schedule.from_json(read_text(Path(folder.schedule)))
+    schedule = _read_schedule(Path(folder.schedule))
     read = read_rows(Path(folder.rows))
     strangers = (
         [f"{leg}/rows.jsonl holds rows of the other leg"] if any(r.leg != leg for r in read.rows) else []
@@ -69,6 +73,17 @@ def _read_leg(folder: RunFolder, leg: SweepLeg) -> tuple[LegData, tuple[str, ...
     if schedule.leg != leg:
         strangers.append(f"{leg}/schedule.json is of leg {schedule.leg}")
     return LegData(schedule, read.rows), (*read.problems, *strangers)
+
+
+def _read_schedule(path: Path) -> Schedule:
+    text = read_text(path, failure=SettingsError)
+    try:
+        # from_json takes members of any type.
+        return SCHEDULE.validate_python(asdict(Schedule.from_json(text)))
+    except SettingsError as error:
+        raise SettingsError(f"{path}: {error.what}", next_step=error.next_step) from error
+    except (ValidationError, TypeError, RecursionError) as error:
+        raise SettingsError(f"{path}: not a sweep schedule: {error}", next_step=SWEEP_AGAIN) from error
 
 
 def _read_kv(folder: RunFolder, leg: LegData, zone: tzinfo | None) -> tuple[list[KvLine], list[str]]:
@@ -81,7 +96,7 @@ def _read_kv(folder: RunFolder, leg: LegData, zone: tzinfo | None) -> tuple[list
     for log in logs:
         found, unread = parse_kv_lines(
             # An engine's log may hold any bytes of any request.
-            log.read_text(encoding="utf-8", errors="replace"),
+            read_bytes(log).decode(errors="replace"),
             near,
             zone or _noted_zone(folder),
         )
@@ -94,16 +109,9 @@ def _noted_zone(folder: RunFolder) -> tzinfo | None:
     note = Path(folder.rows).with_name("client.json")
     if not note.exists():
         return None
-    return timezone(timedelta(seconds=json.loads(note.read_text(encoding="utf-8"))["utc_offset_s"]))
-
-
-def read_text(path: Path) -> str:
-    """The text of a file the sweep's flow writes. Raises ToolkitError naming it if it is missing."""
     try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
+        return timezone(timedelta(seconds=read_object(note)["utc_offset_s"]))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ToolkitError(
-            f"{path} is missing",
-            next_step="check that the folder is a sweep's; `toolkit sweep run` makes one and "
-            "`toolkit sweep resume` completes it",
+            f"{note} does not hold `utc_offset_s`, seconds less than a day: {error}", next_step=SWEEP_AGAIN
         ) from error

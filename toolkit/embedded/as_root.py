@@ -28,6 +28,11 @@ def _start(request: Mapping[str, Any]) -> dict[str, object]:
     return {}
 
 
+def _resume(request: Mapping[str, Any]) -> dict[str, object]:
+    daemons.start_slurmctld(decode_plan(request["plan"]))
+    return {}
+
+
 def _stop(request: Mapping[str, Any]) -> dict[str, object]:
     plan = decode_plan(request["plan"])
     daemons.stop(plan)
@@ -39,6 +44,7 @@ def _stop(request: Mapping[str, Any]) -> dict[str, object]:
 ACTIONS: dict[str, Callable[[Mapping[str, Any]], dict[str, object]]] = {
     "install": _install,
     "start": _start,
+    "resume": _resume,
     "stop": _stop,
 }
 

@@ -17,7 +17,7 @@ from toolkit.embedded.lock import cluster_lock
 from toolkit.embedded.model import ensure_model
 from toolkit.embedded.places import places
 from toolkit.embedded.plan_codec import encode_plan
-from toolkit.embedded.preflight import prepare_machine
+from toolkit.embedded.preflight import mounts_are_shared, prepare_machine
 from toolkit.embedded.privilege import require_root, run_as_root
 from toolkit.embedded.slurm_client import NodeStatus, SlurmClient
 from toolkit.embedded.state import ABSENT, UP, ClusterState, machine_facts, read_state
@@ -35,15 +35,16 @@ def create(
 ) -> ClusterState:
     """Brings the cluster up as planned and returns once every node takes jobs.
 
-    A healthy cluster of the same plan is left as it is; another plan's, or a half-dead one, is stopped and
-    started again, which raises ToolkitError while it has jobs unless `force`. `engine=False` leaves out the
-    engine environment and the model.
+    A healthy cluster of the same plan is left as it is. One that lacks slurmctld only gets it back, and its
+    jobs go on. Another plan's, or a half-dead one, is stopped and started again, which raises ToolkitError
+    while it has jobs unless `force`. `engine=False` leaves out the engine environment and the model.
     """
     if prepare_machine(plan):
         progress("installed Slurm")
     with cluster_lock(plan.root):
         state = read_state(plan)
-        if state.state != UP and state.jobs and not force:
+        resume = state.resumable and not force
+        if state.state != UP and state.jobs and not force and not resume:
             raise _would_end_jobs(state)
         if engine:
             ensure_engine_env(plan.engine_env, plan.root / "log" / "engine-env.log", progress)
@@ -52,13 +53,23 @@ def create(
             progress(f"cluster in {plan.root}: up already")
             return state
         if state.state != ABSENT:
-            progress(f"cluster in {plan.root}: {'; '.join(state.problems) or state.state}; restarting it")
-        # Also where nothing runs: control groups or folders of a killed command may be left.
-        run_as_root("stop", {"plan": encode_plan(plan)})
-        run_as_root("start", {"plan": encode_plan(plan), "facts": asdict(machine_facts())})
+            what = "slurmctld" if resume else "it"
+            progress(f"cluster in {plan.root}: {'; '.join(state.problems) or state.state}; restarting {what}")
+        if resume:
+            run_as_root("resume", {"plan": encode_plan(plan)})
+        else:
+            _start_anew(plan)
         _wait_until_idle(plan)
         progress(f"cluster in {plan.root}: {len(plan.nodes)} nodes are up")
+        if not mounts_are_shared():
+            progress("mounts of this machine are private: nodes see what is mounted now, but nothing later")
         return read_state(plan)
+
+
+def _start_anew(plan: EmbeddedPlan) -> None:
+    # Also where nothing runs: control groups or folders of a killed command may be left.
+    run_as_root("stop", {"plan": encode_plan(plan)})
+    run_as_root("start", {"plan": encode_plan(plan), "facts": asdict(machine_facts())})
 
 
 def delete(plan: EmbeddedPlan, progress: Progress, *, purge: bool = False) -> None:
@@ -97,7 +108,8 @@ def _would_end_jobs(state: ClusterState) -> ToolkitError:
     return ToolkitError(
         f"the cluster in {state.root} must be restarted ({'; '.join(state.problems)}), "
         f"which would end its jobs: {jobs}",
-        next_step="end them with `toolkit job cancel`, or run `toolkit cluster create --force`",
+        next_step="let them end, or end them with `toolkit job cancel` while slurmctld answers, or run "
+        "`toolkit cluster create --force`",
     )
 
 

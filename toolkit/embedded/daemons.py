@@ -40,6 +40,9 @@ shift 5
 exec "$@"
 """
 
+# slave: what the machine mounts or unmounts later shows here too, and nothing mounted here shows there.
+_OWN_MOUNTS = ("--mount", "--propagation", "slave")
+
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
 # $1 hosts file; then the command. slurmctld listens on the address that this machine's own name has.
@@ -63,12 +66,17 @@ def start(plan: EmbeddedPlan, facts: MachineFacts) -> None:
     munge_files |= {f"{kind}-file": where.run / f"munged.{kind}" for kind in ("pid", "log", "seed")}
     _run_daemon(plan, "munged", [tool("munged"), *(f"--{name}={path}" for name, path in munge_files.items())])
     # -c: jobs and node states of an earlier life of this cluster are not taken up again.
-    slurmctld = [tool("slurmctld"), "-c", "-f", str(plan.slurm_conf)]
-    private = [tool("unshare"), "--mount", "--propagation", "private", "sh", "-c", _WITH_HOSTS, "head"]
-    _run_daemon(plan, "slurmctld", [*private, str(plan.root / "etc" / "hosts"), *slurmctld])
+    start_slurmctld(plan, "-c")
     for node in plan.nodes:
         slurmd = [tool("slurmd"), "-f", str(plan.slurm_conf), "-N", node.name]
         _run_daemon(plan, f"slurmd of {node.name}", _in_node(plan, node, facts, slurmd))
+
+
+def start_slurmctld(plan: EmbeddedPlan, *options: str) -> None:
+    """Starts slurmctld alone; without `-c` it goes on with the jobs of its saved state."""
+    slurmctld = [tool("slurmctld"), *options, "-f", str(plan.slurm_conf)]
+    own = [*_OWN_MOUNTS, "sh", "-c", _WITH_HOSTS, "head", str(plan.root / "etc" / "hosts")]
+    _run_daemon(plan, "slurmctld", [tool("unshare"), *own, *slurmctld])
 
 
 def stop(plan: EmbeddedPlan) -> None:
@@ -129,7 +137,7 @@ def _in_node(plan: EmbeddedPlan, node: NodePlan, facts: MachineFacts, command: l
         group.mkdir(exist_ok=True)
     return [
         *(tool("nsenter"), f"--net=/run/netns/{where.namespace(node.name)}"),
-        *(tool("unshare"), "--mount", "--uts", "--ipc", "--propagation", "private"),
+        *(tool("unshare"), *_OWN_MOUNTS, "--uts", "--ipc"),
         *("sh", "-c", _ENTER_NODE, "node", node.name, str(plan.root / "etc" / "hosts")),
         *(str(where.run / f"cgroup-{node.name}"), str(group) if facts.has_freezer else "", str(FREEZER)),
         *(tool("taskset"), "--cpu-list", ",".join(map(str, node.cores)), *command),

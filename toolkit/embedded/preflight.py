@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from toolkit.embedded import network
 from toolkit.embedded.packages import ensure_packages
@@ -31,3 +32,14 @@ def prepare_machine(plan: EmbeddedPlan) -> bool:
     require_root()
     network.check_network_is_free(plan)
     return installed
+
+
+def mounts_are_shared(table: Path = Path("/proc/self/mountinfo")) -> bool:
+    """Whether a filesystem mounted later reaches the nodes: so under systemd, seldom in a container.
+
+    Optional fields of a line, from the 7th to a dash, have shared:N (proc(5)).
+    """
+    lines = [line.split(" - ")[0].split() for line in table.read_text().splitlines()]
+    # Mounts may lie over one another; the last is the one in use.
+    root = [fields[6:] for fields in lines if fields[4] == "/"]
+    return bool(root) and any(field.startswith("shared:") for field in root[-1])

@@ -54,7 +54,7 @@ def of_our_jobs(plan: EmbeddedPlan) -> Belongs:
     conf = f"SLURM_CONF={plan.slurm_conf}".encode()
 
     def belongs(pid: int) -> bool:
-        environment = _read(PROC / str(pid) / "environ").split(b"\0")
+        environment = read_proc(PROC / str(pid) / "environ").split(b"\0")
         marks = (b"SLURM_JOB_ID=", b"SLURMD_NODENAME=")
         return conf in environment and any(entry.startswith(marks) for entry in environment)
 
@@ -90,7 +90,9 @@ def all_pids() -> list[int]:
 
 def command_line(pid: int) -> list[str]:
     """Arguments of a process; empty for one that is gone, a zombie or the kernel's."""
-    return [part.decode(errors="replace") for part in _read(PROC / str(pid) / "cmdline").split(b"\0")[:-1]]
+    return [
+        part.decode(errors="replace") for part in read_proc(PROC / str(pid) / "cmdline").split(b"\0")[:-1]
+    ]
 
 
 def _ourselves() -> set[int]:
@@ -99,7 +101,7 @@ def _ourselves() -> set[int]:
     while pid > 0:
         spared.add(pid)
         # The command name, in parentheses, may hold anything: the parent's id is the 2nd field after it.
-        fields = _read(PROC / str(pid) / "stat").rpartition(b")")[2].split()
+        fields = read_proc(PROC / str(pid) / "stat").rpartition(b")")[2].split()
         pid = int(fields[1]) if len(fields) > 1 else 0
     return spared
 
@@ -146,7 +148,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _read(path: Path) -> bytes:
+def read_proc(path: Path) -> bytes:
     """A file of /proc; empty if its process is gone or is another user's."""
     try:
         return path.read_bytes()

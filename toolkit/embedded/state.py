@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.embedded import network
+from toolkit.embedded.job_processes import jobs_from_processes, saved_state_has
 from toolkit.embedded.places import FREEZER, places
 from toolkit.embedded.processes import all_pids, command_line, find_daemons
 from toolkit.embedded.slurm_client import JobStatus, NodeStatus, SlurmClient
@@ -24,6 +25,9 @@ CHANGED = "changed"
 # Something of it is missing or unfit.
 BROKEN = "broken"
 
+_NO_DAEMON = "no {} runs"
+_NO_SLURMCTLD = _NO_DAEMON.format("slurmctld")
+
 
 @dataclass(frozen=True)
 class NodeState:
@@ -38,7 +42,11 @@ class NodeState:
 
 @dataclass(frozen=True)
 class ClusterState:
-    """`state`: one of the words above; `problems`: why it is not "up", one sentence each."""
+    """`state`: one of the words above; `problems`: why it is not "up", one sentence each.
+
+    `jobs` are slurmctld's, or, when it cannot be asked, those that have processes. `resumable`: it lacks
+    slurmctld only, which can be started again without ending them.
+    """
 
     state: str
     problems: tuple[str, ...]
@@ -47,6 +55,7 @@ class ClusterState:
     nodes: tuple[NodeState, ...]
     daemons: dict[str, int]
     jobs: tuple[JobStatus, ...]
+    resumable: bool = False
 
 
 def machine_facts() -> MachineFacts:
@@ -59,10 +68,10 @@ def read_state(plan: EmbeddedPlan) -> ClusterState:
     daemons = find_daemons(plan)
     where = places(plan)
     leftovers = network.our_devices(where) | network.our_namespaces(where)
-    statuses, jobs, silence = _ask_slurm(plan) if "slurmctld" in daemons else ({}, (), "")
-    problems = _missing(plan, daemons) + [silence] * bool(silence) + _unfit(plan, statuses)
-    changed = _changed_files(plan)
-    if not daemons and not leftovers:
+    statuses, jobs, unheard = _ask_slurm(plan, "slurmctld" in daemons)
+    missing, changed = _missing(plan, daemons), _changed_files(plan)
+    problems = missing + unheard + _unfit(plan, statuses)
+    if not daemons and not leftovers and not jobs:
         state, problems = ABSENT, []
     elif problems and not _serves_another_plan(plan, changed, daemons):
         state = BROKEN
@@ -78,33 +87,43 @@ def read_state(plan: EmbeddedPlan) -> ClusterState:
         nodes=_node_states(plan, statuses),
         daemons={name: pids[0] for name, pids in sorted(daemons.items())},
         jobs=jobs,
+        resumable=missing == [_NO_SLURMCTLD] and not changed and saved_state_has(plan, jobs),
     )
 
 
 def running_roots() -> list[Path]:
-    """Root folders of every embedded cluster whose slurmctld runs on this machine."""
-    roots = []
+    """Root folders of every embedded cluster of which slurmctld or a slurmd runs on this machine."""
+    roots = set()
     for pid in all_pids():
         argv = command_line(pid)
-        if argv and Path(argv[0]).name == "slurmctld" and "-f" in argv[:-1]:
+        if argv and Path(argv[0]).name in ("slurmctld", "slurmd") and "-f" in argv[:-1]:
             conf = Path(argv[argv.index("-f") + 1])
             if (conf.parent / "plan.json").is_file():
-                roots.append(conf.parent.parent)
+                roots.add(conf.parent.parent)
     return sorted(roots)
 
 
-def _ask_slurm(plan: EmbeddedPlan) -> tuple[dict[str, NodeStatus], tuple[JobStatus, ...], str]:
-    client = SlurmClient(plan.slurm_conf)
-    try:
-        return client.nodes(), tuple(client.jobs()), ""
-    except ToolkitError as error:
-        return {}, (), error.what
+def _ask_slurm(
+    plan: EmbeddedPlan, runs: bool
+) -> tuple[dict[str, NodeStatus], tuple[JobStatus, ...], list[str]]:
+    """Nodes, jobs, and what is wrong when slurmctld does not tell them: then the jobs are those seen."""
+    problems = []
+    if runs:
+        client = SlurmClient(plan.slurm_conf)
+        try:
+            return client.nodes(), tuple(client.jobs()), []
+        except ToolkitError as error:
+            problems.append(error.what)
+    jobs = jobs_from_processes(plan)
+    if jobs:
+        problems.append(f"slurmctld cannot be asked, but jobs run: {', '.join(job.job_id for job in jobs)}")
+    return {}, jobs, problems
 
 
 def _missing(plan: EmbeddedPlan, daemons: dict[str, list[int]]) -> list[str]:
     wanted = ["munged", "slurmctld", *(node.name for node in plan.nodes)]
     spoken = {node.name: f"slurmd of {node.name}" for node in plan.nodes}
-    problems = [f"no {spoken.get(name, name)} runs" for name in wanted if name not in daemons]
+    problems = [_NO_DAEMON.format(spoken.get(name, name)) for name in wanted if name not in daemons]
     if not find_tool("ip") or not network.is_up(plan):
         problems.append("its network is not as planned")
     if not places(plan).munge_socket.exists():

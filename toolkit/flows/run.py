@@ -4,16 +4,18 @@ any later command, or a toolkit that was killed, finds it again."""
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from toolkit.errors import JobFailed, SettingsError, ToolkitError
 from toolkit.flows.target import OpenTarget
 from toolkit.plan.run import RunPlan
 from toolkit.plan.run_folder import RunFolder
+from toolkit.plan.run_record import RecordedJob, RunRecord
 from toolkit.remote.slurm import GONE, JobState
 from toolkit.render.jobs import render_run
 from toolkit.settings.deployment import Deployment
@@ -23,34 +25,34 @@ Progress = Callable[[str], None]
 POLL_SECONDS = 0.5
 # TERM, KillWait and the node's epilog; a job that outlives this is reported, not waited for.
 CANCEL_SECONDS = 180
+# A controller that restarts is away for some seconds; its jobs go on meanwhile.
+PATIENCE_SECONDS = 60
 LOG_LINE_BYTES = 1000  # a generous line
+LAST_LINES = 10  # of a log, in an error message
+LOGS_README = "One log per job, written by Slurm; access.log is the router's.\n"
 
 
 @dataclass(frozen=True)
 class Run:
-    """`names`: Slurm job name by job; `submitted_at`: Unix seconds, of the first submission."""
-
     target: OpenTarget
     folder: RunFolder
-    job_ids: Mapping[str, int]
-    names: Mapping[str, str]
-    submitted_at: float
+    record: RunRecord
 
     @property
     def name(self) -> str:
         return str(self.folder.root.relative_to(self.target.runs))
 
-    def states(self) -> dict[str, JobState]:
-        return self.states_among(self.target.slurm.states())
+    @property
+    def jobs(self) -> list[str]:
+        return list(self.record.jobs)
+
+    def states(self, *, patience: float = 0) -> dict[str, JobState]:
+        """The run's jobs as Slurm sees them; `patience`: see Slurm.states."""
+        return self.states_among(self.target.slurm.states(patience=patience))
 
     def states_among(self, known: Mapping[int, JobState]) -> dict[str, JobState]:
-        """The run's jobs in a list of all jobs. An id that now belongs to another job counts as gone."""
-        return {
-            job: state
-            if (state := known.get(job_id)) and state.name == self.names[job]
-            else JobState(job_id, self.names[job], GONE, "Slurm no longer lists it", "", 0, 0)
-            for job, job_id in self.job_ids.items()
-        }
+        """The run's jobs in a list of all jobs."""
+        return {job: _find(recorded, known) for job, recorded in self.record.jobs.items()}
 
     def address(self, job: str) -> str | None:
         """The URL a job has published, or None so far."""
@@ -68,7 +70,7 @@ class Run:
         deadline = time.monotonic() + seconds
         told: dict[str, str] = {}
         while True:
-            states = self.states()
+            states = self.states(patience=PATIENCE_SECONDS)
             self._fail_if_any_ended(states, progress)
             for job, state in states.items():
                 ready = self.address(job) if not state.pending else None
@@ -100,10 +102,10 @@ class Run:
     def failure(self, job: str, state: JobState, *, others_run: bool = False) -> JobFailed:
         log = self.folder.log(job)
         where = f" on {state.nodes}" if state.nodes else ""
-        tail = textwrap.indent(self.end_of_log(job, 20), "  | ")
+        tail = textwrap.indent(telling_lines(self.end_of_log(job, 300)), "  | ")
         return JobFailed(
             f"job {job} of run {self.name} ended: {state.how}{where}.\n"
-            + (f"The end of {log}:\n{tail}" if tail else f"It left no log ({log})."),
+            + (f"From {log}:\n{tail}" if tail else f"It left no log ({log})."),
             next_step="mend what the log says and submit again; "
             + (
                 "the run's other jobs go on, `toolkit job cancel` ends them"
@@ -123,7 +125,7 @@ class Run:
         yield _printable("".join(log.splitlines(keepends=True)[-lines:]))
         read = _size(log)
         while True:
-            ended = self.states()[job].ended
+            ended = self.states(patience=PATIENCE_SECONDS)[job].ended
             new = self.target.head.get(self.folder.log(job), start=read) or ""
             # A line that is being written waits, so that no character is cut in two.
             whole = new if ended else new[: new.rfind("\n") + 1]
@@ -136,13 +138,14 @@ class Run:
 
     def cancel(self, progress: Progress) -> None:
         """Cancels what still runs and waits until Slurm says that it is gone."""
-        alive = [state.job_id for state in self.states().values() if not state.ended]
+        states = self.states(patience=PATIENCE_SECONDS)
+        alive = [state.job_id for state in states.values() if not state.ended]
         if not alive:
             return
         progress(f"cancelling {len(alive)} jobs of run {self.name}")
         self.target.slurm.cancel(alive)
         deadline = time.monotonic() + CANCEL_SECONDS
-        while left := [s for s in self.states().values() if not s.ended]:
+        while left := [s for s in self.states(patience=PATIENCE_SECONDS).values() if not s.ended]:
             if time.monotonic() > deadline:
                 raise JobFailed(
                     f"{CANCEL_SECONDS} s after scancel still run: {', '.join(s.name for s in left)}.",
@@ -163,64 +166,82 @@ def submit(
     before are cancelled. `again`: in a folder whose former jobs have ended."""
     target.slurm.check()
     folder = plan.folder
-    if target.head.get(folder.jobs) is not None and not again:
-        raise SettingsError(
-            f"a run {folder.root} exists already.", next_step="give another --name, or remove that folder"
-        )
-    scripts = {**render_run(plan), **(files or {})}
-    target.head.put(folder.settings, settings.model_dump_json(indent=2) + "\n")
-    for path, text in scripts.items():
-        target.head.put(path, text)
-    # Slurm opens a job's log before the job starts, and a job without its log folder fails without a word.
-    target.head.put(
-        folder.log("README").with_suffix(".txt"),
-        "One log per job, written by Slurm; access.log is the router's.\n",
-    )
-    now = time.time()
-    job_ids: dict[str, int] = {}
-    names = {job.name: job_name(plan, job.name) for job in plan.jobs}
+    with target.head.lock(folder.lock):
+        if target.head.get(folder.jobs) is not None and not again:
+            raise SettingsError(
+                f"a run {folder.root} exists already.",
+                next_step="give another --name, or remove that folder",
+            )
+        scripts = {**render_run(plan), **(files or {})}
+        # Slurm opens a job's log before the job starts, and without the log's folder the job fails silently.
+        scripts[folder.log("README").with_suffix(".txt")] = LOGS_README
+        target.head.put(folder.settings, settings.model_dump_json(indent=2) + "\n")
+        for path, text in scripts.items():
+            target.head.put(path, text)
+        return _submit_jobs(plan, target)
+
+
+def _submit_jobs(plan: RunPlan, target: OpenTarget) -> Run:
+    record = RunRecord.intended(time.time(), plan.name, (job.name for job in plan.jobs))
+    run = Run(target, plan.folder, record)
+    target.head.put(plan.folder.jobs, record.to_json())
     try:
         for job in plan.jobs:
-            job_ids[job.name] = target.slurm.submit(folder.script(job.name))
-            _save(Run(target, folder, job_ids, names, now))
+            job_id = target.slurm.submit(plan.folder.script(job.name))
+            run = replace(run, record=run.record.submitted(job.name, job_id))
+            target.head.put(plan.folder.jobs, run.record.to_json())
     except (ToolkitError, KeyboardInterrupt):
-        target.slurm.cancel(job_ids.values())
+        target.slurm.cancel(job.id for job in run.record.jobs.values() if job.id is not None)
         raise
-    return Run(target, folder, job_ids, names, now)
+    return run
 
 
-def job_name(plan: RunPlan, job: str) -> str:
-    return f"{plan.name}.{job}"
-
-
-def _save(run: Run) -> None:
-    jobs = {job: {"id": job_id, "name": run.names[job]} for job, job_id in run.job_ids.items()}
-    text = json.dumps({"submitted_at": run.submitted_at, "jobs": jobs}, indent=2) + "\n"
-    run.target.head.put(run.folder.jobs, text)
+def _find(recorded: RecordedJob, known: Mapping[int, JobState]) -> JobState:
+    """The job with the recorded id, or without one the newest of its name. An id that a new cluster gave to
+    another job counts as gone."""
+    if recorded.id is None:
+        named = [job_id for job_id, state in known.items() if state.name == recorded.name]
+        if named:
+            return known[max(named)]
+        return JobState(0, recorded.name, GONE, "it was not submitted", "", 0, 0)
+    state = known.get(recorded.id)
+    if state and state.name == recorded.name:
+        return state
+    return JobState(recorded.id, recorded.name, GONE, "Slurm no longer lists it", "", 0, 0)
 
 
 def open_run(target: OpenTarget, root: PurePosixPath) -> Run:
-    """The run in a folder, from what it wrote there."""
+    """The run in a folder, from what it wrote there; raises SettingsError if there is none."""
     folder = RunFolder(root)
     text = target.head.get(folder.jobs)
     if text is None:
         raise SettingsError(f"no run in {root}.", next_step="`toolkit job list -f FILE` names the runs")
-    kept = json.loads(text)
-    return Run(
-        target,
-        folder,
-        {job: entry["id"] for job, entry in kept["jobs"].items()},
-        {job: entry["name"] for job, entry in kept["jobs"].items()},
-        kept["submitted_at"],
-    )
+    return Run(target, folder, RunRecord.from_json(text, folder.jobs))
 
 
-def list_runs(target: OpenTarget) -> list[Run]:
-    """Every run of the target's runs folder, sweeps' legs included, by name."""
+def list_runs(target: OpenTarget, tell: Progress) -> list[Run]:
+    """Every run of the target's runs folder, sweeps' legs included, by name. A damaged one is told and left
+    out, so that it does not hide the others."""
     roots: list[PurePosixPath] = []
     for name in target.head.names(target.runs):
         roots += [target.runs / name, *(target.runs / name / leg for leg in ("off", "on"))]
-    return [open_run(target, root) for root in roots if target.head.get(RunFolder(root).jobs) is not None]
+    runs = []
+    for root in roots:
+        if target.head.get(RunFolder(root).jobs) is not None:
+            try:
+                runs.append(open_run(target, root))
+            except SettingsError as error:
+                tell(f"left out: {error}")
+    return runs
+
+
+def telling_lines(log: str) -> str:
+    """The last lines of a log, and before them the last that name an error: an engine that dies prints much
+    after the line that says why."""
+    lines = log.splitlines()
+    last = lines[-LAST_LINES:]
+    errors = [line for line in lines[:-LAST_LINES] if re.search(r"\b(ERROR|[A-Za-z.]*[Ee]rror:)", line)]
+    return "\n".join([*errors[-LAST_LINES:], *(["..."] if errors else []), *last])
 
 
 def _size(text: str) -> int:

@@ -9,11 +9,11 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from toolkit import __version__
 from toolkit.errors import SettingsError, ToolkitError
-from toolkit.flows.run import Progress, Run, open_run, submit
+from toolkit.flows.run import PATIENCE_SECONDS, Progress, Run, open_run, submit
 from toolkit.flows.target import OpenTarget
 from toolkit.plan.run import SWEEP, plan_run
 from toolkit.plan.run_folder import SweepFolder
@@ -66,18 +66,19 @@ class Sweep:
     def run(self, tell: Progress, bar: Bar) -> None:
         """Raises JobFailed when an engine, the router or a request failed; what is done is kept."""
         self.target.slurm.check()
-        self._remember_settings()
-        for leg in LEGS:
-            if self.done(leg) >= self.schedule(leg).expected_rows:
-                tell(f"{leg}: all {self.schedule(leg).expected_rows} requests are there already")
-            else:
-                self._run_leg(leg, tell, bar)
+        with self.target.head.lock(self.folder.lock):
+            self._remember_settings()
+            for leg in LEGS:
+                if self.done(leg) >= self.schedule(leg).expected_rows:
+                    tell(f"{leg}: all {self.schedule(leg).expected_rows} requests are there already")
+                else:
+                    self._run_leg(leg, tell, bar)
 
     def _remember_settings(self) -> None:
         """One folder, one set of settings: rows of two would not be a comparison."""
         wanted = self.settings.model_dump(mode="json")
         text = self.target.head.get(self.folder.settings)
-        if text is not None and json.loads(text) != wanted:
+        if text is not None and _loaded(text) != wanted:
             raise SettingsError(
                 f"{self.folder.root} holds a sweep with other settings.",
                 next_step="give another --name, or the settings of that sweep to resume it",
@@ -113,7 +114,7 @@ class Sweep:
     def _follow(self, run: Run, leg: Literal["off", "on"], bar: Bar) -> None:
         total = self.schedule(leg).expected_rows
         while True:
-            states = run.states()
+            states = run.states(patience=PATIENCE_SECONDS)
             bar(self.done(leg), total, f"{leg.upper()} requests")
             client = states[SWEEP]
             ended = {job: state for job, state in states.items() if state.ended}
@@ -136,7 +137,7 @@ class Sweep:
         software = {"pd-toolkit": __version__, **engine, "slurm": slurm.stdout.split()[-1]}
         ran_on = {
             job: f"{run.published(job)['node']}: {run.published(job)['hardware']}"
-            for job in run.job_ids
+            for job in run.jobs
             if job != SWEEP
         }
         text = json.dumps({"software": software, "ran_on": ran_on}, indent=2) + "\n"
@@ -144,9 +145,18 @@ class Sweep:
 
 
 def _good_rows(text: str) -> list[dict[str, object]]:
-    """Whole lines of answered requests; the client may be writing the last one."""
-    lines = text.split("\n")[:-1]
-    return [row for row in map(json.loads, lines) if row["error"] is None]
+    """Whole lines of answered requests. The client may be writing the last one, and drops, with a word in
+    its log, what is no row."""
+    rows = (_loaded(line) for line in text.split("\n")[:-1])
+    return [row for row in rows if isinstance(row, dict) and row.get("error", "none told") is None]
+
+
+def _loaded(text: str) -> Any:
+    """JSON, or None for what is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def open_sweep(settings: Deployment, target: OpenTarget, name: str) -> Sweep:

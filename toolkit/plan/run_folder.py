@@ -19,8 +19,13 @@ class RunFolder:
 
     @property
     def jobs(self) -> PurePosixPath:
-        """Slurm job ids by job name, written as each is submitted."""
+        """The RunRecord: Slurm's job names and ids."""
         return self.root / "jobs.json"
+
+    @property
+    def lock(self) -> PurePosixPath:
+        """Held while jobs are submitted: two toolkits must not fill one folder."""
+        return self.root / ".lock"
 
     def script(self, job: str) -> PurePosixPath:
         return self.root / "scripts" / f"{job}.sbatch"
@@ -52,6 +57,11 @@ class SweepFolder:
     @property
     def settings(self) -> PurePosixPath:
         return self.root / "settings.json"
+
+    @property
+    def lock(self) -> PurePosixPath:
+        """Held while a toolkit drives the sweep."""
+        return self.root / ".lock"
 
     @property
     def software(self) -> PurePosixPath:

@@ -6,10 +6,12 @@ to the head node itself.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -46,6 +48,10 @@ class Head(Protocol):
     def names(self, folder: PurePosixPath) -> list[str]:
         """Sorted names in a folder; empty if there is none."""
 
+    def lock(self, path: PurePosixPath) -> AbstractContextManager[None]:
+        """Holds a lock file, making its folder; raises ToolkitError while another process holds it. The lock
+        ends with its holder, also with one that was killed."""
+
 
 class LocalHead:
     """This machine. `environment` is added to that of every command, such as SLURM_CONF."""
@@ -68,8 +74,8 @@ class LocalHead:
             )
         except FileNotFoundError as error:
             raise ToolkitError(
-                f"{argv[0]} is not installed on this machine.",
-                next_step="`toolkit cluster create` installs Slurm for the embedded target; for a "
+                f"{argv[0]} is not on this machine.",
+                next_step="`toolkit cluster create -f FILE` installs what the embedded target needs; for a "
                 "ParallelCluster run this on its head node",
             ) from error
         except subprocess.TimeoutExpired as error:
@@ -95,17 +101,14 @@ class LocalHead:
                     Path(new.name).unlink(missing_ok=True)
                     raise
         except OSError as error:
-            raise ToolkitError(
-                f"can't write {path}: {error.strerror}.",
-                next_step="free space or set target.runs_dir to a folder that can be written",
-            ) from error
+            raise _cannot_write(path, error) from error
 
     def get(self, path: PurePosixPath, *, start: int = 0, tail: int | None = None) -> str | None:
         try:
             with Path(path).open("rb") as file:
                 file.seek(start if tail is None else max(0, file.seek(0, os.SEEK_END) - tail))
                 return file.read().decode("utf-8", "surrogateescape")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise ToolkitError(f"can't read {path}: {error.strerror}.") from error
@@ -116,4 +119,31 @@ class LocalHead:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise ToolkitError(f"can't list {folder}: {error.strerror}.") from error
+            raise ToolkitError(
+                f"can't list {folder}: {error.strerror}.", next_step="set target.runs_dir to a folder"
+            ) from error
+
+    @contextmanager
+    def lock(self, path: PurePosixPath) -> Iterator[None]:
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise ToolkitError(
+                f"another toolkit works in {path.parent} just now.",
+                next_step="wait for it, or give another --name",
+            ) from None
+        finally:
+            os.close(held)
+
+
+def _cannot_write(path: PurePosixPath, error: OSError) -> ToolkitError:
+    return ToolkitError(
+        f"can't write {path}: {error.strerror}.",
+        next_step="free space or set target.runs_dir to a folder that can be written",
+    )

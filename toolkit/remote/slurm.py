@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -60,9 +61,17 @@ class JobState:
 def parse_states(text: str) -> dict[int, JobState]:
     """`squeue --json` of Slurm 22.05 and later, by job id; raises ToolkitError for anything else."""
     try:
-        jobs = json.loads(text)["jobs"]
+        answer = json.loads(text)
+        # 22.05 exits 0 with an empty list when its controller does not answer.
+        if answer.get("errors"):
+            told = "; ".join(str(each.get("error") or each) for each in answer["errors"])
+            raise ToolkitError(
+                f"squeue could not ask Slurm's controller: {told}.",
+                next_step="is slurmctld up? `scontrol ping` on the head node; jobs go on without it",
+            )
+        jobs = answer["jobs"]
         return {state.job_id: state for state in map(_job_state, jobs)}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ToolkitError(
             f"squeue --json gave something that is not Slurm's job list: {text[:200]!r}.",
             next_step="run `squeue --json` on the head node; Slurm 22.05 or later is needed",
@@ -120,11 +129,19 @@ class Slurm:
         done = self._call(["sbatch", "--parsable", str(script)], f"Slurm refused {script.name}")
         return parse_job_id(done.stdout)
 
-    def states(self) -> dict[int, JobState]:
-        """All jobs Slurm knows, ended ones included while it keeps them, in one call."""
-        # Without -j: squeue fails for an id that has been purged.
-        done = self._call(["squeue", "--states=all", "--json"], "can't read Slurm's jobs")
-        return parse_states(done.stdout)
+    def states(self, *, patience: float = 0) -> dict[int, JobState]:
+        """All jobs Slurm knows, ended ones included while it keeps them, in one call; asked again for
+        `patience` seconds while the controller does not answer."""
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                # Without -j: squeue fails for an id that has been purged.
+                done = self._call(["squeue", "--states=all", "--json"], "can't read Slurm's jobs")
+                return parse_states(done.stdout)
+            except ToolkitError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(1)
 
     def cancel(self, job_ids: Iterable[int]) -> None:
         ids = [str(job_id) for job_id in job_ids]

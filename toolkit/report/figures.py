@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
-import textwrap
+import unicodedata
 from typing import TYPE_CHECKING, Any
 
 from toolkit.report.results import PointResult, Results
@@ -15,19 +15,23 @@ if TYPE_CHECKING:
 
 SIZE = (9.0, 5.6)  # inches
 DPI = 150
+FONT = "DejaVu Sans"  # comes with matplotlib
 TITLE_WIDTH = 100  # characters of a title's line
 # Okabe and Ito's palette, told apart by colour-blind readers; hatches and markers say the same again.
 OFF, ON, TRANSFER, MARK = "#D55E00", "#0072B2", "#E69F00", "#B00020"
 # Closer than this share of the axis, labels of neighbours touch: a log axis spreads them.
 CROWDED = 0.07
+# With more points a label of both parts is wider than its bar.
+WIDE_BARS = 4
 
 
 def ttft_png(results: Results) -> bytes:
     """TTFT over turns from the second on, a line for each leg."""
     figure, axes = _canvas(results, "Time to first token, mean of turns from the second on")
     points = [p for p in results.points if p.off.ttft_ms or p.on.ttft_ms]
-    _ttft_line(axes, points, "off", "OFF: prefill recomputes", OFF, "o", 9)
-    _ttft_line(axes, points, "on", "ON: prefill reads back decode's KV", ON, "s", -16)
+    # Over a line that rises to the right there is room on the left.
+    _ttft_line(axes, points, "off", "OFF: prefill recomputes", OFF, "o", (3, 8), "right")
+    _ttft_line(axes, points, "on", "ON: prefill reads back decode's KV", ON, "s", (0, -16), "center")
     lengths = [p.prompt_length for p in points]
     span = max(lengths, default=1) - min(lengths, default=0)
     if any(b - a < CROWDED * span for a, b in itertools.pairwise(lengths)):
@@ -76,18 +80,29 @@ def _canvas(results: Results, what: str) -> tuple[Figure, Axes]:
     figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    # A dollar sign in a name is a dollar sign, not mathematics.
-    lines = [what, f"{results.settings['model']['name']} — {results.ran_on['summary']}"]
+    lines = [what, _title_line(f"{results.settings['model']['name']} — {results.ran_on['summary']}")]
     if results.ran_on["hardware"]:
-        hardware = f"each engine on {results.ran_on['hardware']}"
-        lines.append(textwrap.shorten(hardware, TITLE_WIDTH, placeholder="…"))
-    axes.set_title("\n".join(lines).replace("$", r"\$"), fontsize=10.5, loc="left")
+        lines.append(_title_line(f"each engine on {results.ran_on['hardware']}"))
+    axes.set_title("\n".join(lines), fontsize=10.5, loc="left", family=FONT, parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#DDDDDD", linewidth=0.8)
     axes.set_axisbelow(True)
     if not results.valid:
         _mark_invalid(figure, axes, len(results.reasons))
     return figure, axes
+
+
+def _title_line(text: str) -> str:
+    """One line that fits and that the font can draw: a box for each character it lacks; the page beside
+    the picture has the text whole."""
+    from matplotlib.font_manager import findfont, get_font
+
+    known = get_font(findfont(FONT)).get_charmap()
+    line = "".join(
+        letter if ord(letter) in known else "□"
+        for letter in unicodedata.normalize("NFC", " ".join(text.split()))
+    )
+    return line if len(line) <= TITLE_WIDTH else line[: TITLE_WIDTH - 1] + "…"
 
 
 def _mark_invalid(figure: Figure, axes: Axes, reasons: int) -> None:
@@ -103,13 +118,20 @@ def _mark_invalid(figure: Figure, axes: Axes, reasons: int) -> None:
 
 
 def _ttft_line(
-    axes: Axes, points: list[PointResult], leg: str, label: str, colour: str, marker: str, lift: int
+    axes: Axes,
+    points: list[PointResult],
+    leg: str,
+    label: str,
+    colour: str,
+    marker: str,
+    lift: tuple[int, int],
+    side: str,
 ) -> None:
     known = [(p.prompt_length, s.mean) for p in points if (s := getattr(p, leg).ttft_ms)]
     axes.plot(*_columns(known), marker=marker, color=colour, label=label, linewidth=2, markersize=6)
     for x, y in known:
         axes.annotate(
-            _ms(y), (x, y), xytext=(0, lift), textcoords="offset points", ha="center", fontsize=9,
+            _ms(y), (x, y), xytext=lift, textcoords="offset points", ha=side, fontsize=9,
             color=colour, weight="bold",
         )  # fmt: skip
 
@@ -132,12 +154,16 @@ def _bar(axes: Axes, x: float, bottom: float, height: float, width: float, colou
 
 
 def _label_stacks(axes: Axes, results: Results, width: float) -> None:
-    """The whole above each bar; the parts of ON inside it where they are tall enough to read, else beside
-    the whole."""
+    """The whole above each bar; the parts of ON inside it where they are tall enough to read, else with
+    the whole, one below the other where bars are narrow."""
+    narrow = len(results.points) > WIDE_BARS
+    size = min(8.5, 52 / len(results.points))
     tall = axes.get_ylim()[1] * 0.055
     for x, point in enumerate(results.points):
         if point.off.prefill_ms:
-            _whole(axes, x - width / 2 - 0.02, point.off.prefill_ms.mean, _ms(point.off.prefill_ms.mean))
+            _whole(
+                axes, x - width / 2 - 0.02, point.off.prefill_ms.mean, _ms(point.off.prefill_ms.mean), size
+            )
         if not point.on.prefill_ms:
             continue
         right, whole, text = x + width / 2 + 0.02, point.on.prefill_ms.mean, _ms(point.on.prefill_ms.mean)
@@ -149,22 +175,23 @@ def _label_stacks(axes: Axes, results: Results, width: float) -> None:
             if all(height >= tall for _, height, _ in parts):
                 labels = (_rest(whole, point.kv_transfer.ms), _ms(point.kv_transfer.ms))
                 for (bottom, height, ink), label in zip(parts, labels, strict=True):
-                    _inside(axes, right, bottom + height / 2, label, ink)
+                    _inside(axes, right, bottom + height / 2, label, ink, size)
             else:
-                text += f"\n({_rest(whole, point.kv_transfer.ms)}+{_ms(point.kv_transfer.ms)})"
-        _whole(axes, right, whole, text)
+                compute, transfer = _rest(whole, point.kv_transfer.ms), _ms(point.kv_transfer.ms)
+                text += f"\n={compute}\n+{transfer}" if narrow else f"\n({compute}+{transfer})"
+        _whole(axes, right, whole, text, size)
 
 
-def _whole(axes: Axes, x: float, y: float, text: str) -> None:
+def _whole(axes: Axes, x: float, y: float, text: str, size: float) -> None:
     axes.annotate(
-        text, (x, y), xytext=(0, 3), textcoords="offset points", ha="center", va="bottom", fontsize=8.5,
+        text, (x, y), xytext=(0, 3), textcoords="offset points", ha="center", va="bottom", fontsize=size,
         weight="bold",
     )  # fmt: skip
 
 
-def _inside(axes: Axes, x: float, y: float, text: str, ink: str) -> None:
+def _inside(axes: Axes, x: float, y: float, text: str, ink: str, size: float) -> None:
     box = {"facecolor": TRANSFER, "edgecolor": "none", "pad": 1.0} if ink == "black" else None
-    axes.text(x, y, text, ha="center", va="center", fontsize=8.5, color=ink, bbox=box)
+    axes.text(x, y, text, ha="center", va="center", fontsize=size, color=ink, bbox=box)
 
 
 def _png(figure: Figure, axes: Axes) -> bytes:

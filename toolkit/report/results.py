@@ -6,6 +6,7 @@ are told apart.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +15,7 @@ from typing import Any
 from toolkit.collect.kv_log import KvTransfers
 from toolkit.collect.sweep import LegData, SweepData
 from toolkit.plan.row import Row
-from toolkit.report.verdict import Verdict, judge
+from toolkit.report.verdict import judge, provenance
 from toolkit.settings.deployment import Deployment
 from toolkit.settings.target import EmbeddedTarget
 
@@ -95,12 +96,13 @@ def summarize(
     name: str, data: SweepData, settings: Deployment, software: dict[str, Any], nodes: dict[str, Any]
 ) -> Results:
     """`name`: the sweep's; `software`: versions by name; `nodes`: by job, the node and hardware it ran on."""
-    verdict: Verdict = judge(data, settings)
+    verdict = judge(data, settings)
     points = tuple(_point(length, data) for length in settings.sweep.prompt_lengths)
+    reasons = (*verdict.reasons, *provenance(software, nodes, settings), *_without_ratio(points))
     return Results(
         name=name,
-        valid=not verdict.reasons,
-        reasons=verdict.reasons,
+        valid=not reasons,
+        reasons=reasons,
         cautions=tuple(_cautions(points)),
         outputs_identical=verdict.outputs_identical,
         ttft_ratio_longest=points[-1].ttft_ratio,
@@ -111,6 +113,12 @@ def summarize(
         points=points,
         rows=(*data.off.rows, *data.on.rows),
     )
+
+
+def _without_ratio(points: Sequence[PointResult]) -> Iterator[str]:
+    for point in points:
+        if point.ttft_ratio is None or point.prefill_ratio is None:
+            yield f"{point.prompt_length} tokens: no ratio of OFF to ON, as a leg has no figures to compare"
 
 
 def _cautions(points: Sequence[PointResult]) -> Iterator[str]:
@@ -178,8 +186,8 @@ def _point(length: int, data: SweepData) -> PointResult:
         on=on,
         kv_transfer=readback,
         on_compute_ms=compute,
-        ttft_ratio=_ratio(off.ttft_ms, on.ttft_ms),
-        prefill_ratio=_ratio(off.prefill_ms, on.prefill_ms),
+        ttft_ratio=_ratio_of(off.ttft_ms, on.ttft_ms),
+        prefill_ratio=_ratio_of(off.prefill_ms, on.prefill_ms),
     )
 
 
@@ -214,5 +222,11 @@ def _readback(kv: KvTransfers | None, length: int, leg: LegData) -> Readback | N
     )
 
 
-def _ratio(off: Stats | None, on: Stats | None) -> float | None:
-    return off.mean / on.mean if off and on and on.mean > 0 else None
+def _ratio_of(off: Stats | None, on: Stats | None) -> float | None:
+    return ratio(off.mean if off else None, on.mean if on else None)
+
+
+def ratio(a: float | None, b: float | None) -> float | None:
+    """a / b; None if either is unknown or 0, or if b is too small for a number to hold the ratio."""
+    quotient = a / b if a and b else math.inf
+    return quotient if math.isfinite(quotient) else None

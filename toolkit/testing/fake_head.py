@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -35,6 +36,7 @@ class FakeHead:
     commands: list[list[str]] = field(default_factory=list)
     refuse: frozenset[str] = frozenset()
     full: bool = False
+    locked: set[PurePosixPath] = field(default_factory=set)
     on_query: Callable[[FakeHead], None] = lambda _: None
     answers: Mapping[str, Completed] = field(default_factory=dict)
 
@@ -83,6 +85,16 @@ class FakeHead:
         return text.encode(errors="surrogateescape")[start if tail is None else -tail :].decode(
             errors="surrogateescape"
         )
+
+    @contextmanager
+    def lock(self, path: PurePosixPath) -> Iterator[None]:
+        if path in self.locked:
+            raise ToolkitError(f"another toolkit works in {path.parent} just now.")
+        self.locked.add(path)
+        try:
+            yield
+        finally:
+            self.locked.remove(path)
 
     def names(self, folder: PurePosixPath) -> list[str]:
         return sorted({path.relative_to(folder).parts[0] for path in self.files if folder in path.parents})

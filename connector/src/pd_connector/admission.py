@@ -25,9 +25,13 @@ class Engine:
     """All layers keep all tokens: no sliding window, no recurrent state."""
     host_buffer: bool = False
     context_parallel: bool = False
+    barred: str | None = None
+    """Why this one request must be computed whole, whatever the engine could do."""
 
     def obstacle(self) -> str | None:
         """Why this engine must not read blocks back, whatever the handle says."""
+        if self.barred:
+            return self.barred
         if self.groups != 1 or not self.plain_attention:
             return "hybrid-model"
         if self.host_buffer:
@@ -147,6 +151,8 @@ def _admit_pull(params: Admitted, prompt: Sequence[int] | None, context: Context
 def _prove_prompt(
     handle: Handle, proof: Proof, prompt: Sequence[int] | None, context: Context, engine: Engine
 ) -> None:
+    if engine.barred:
+        raise HandleError(engine.barred)
     if prompt is None:
         raise HandleError("no-token-ids")
     # Elsewhere the number of blocks is the model's affair: windows and states are not kept whole.

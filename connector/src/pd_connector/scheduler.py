@@ -3,6 +3,7 @@
 vLLM's own NIXL scheduler does the rest; it is handed parameters that `admission` has cut and checked.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1 import nixl
@@ -126,7 +127,11 @@ class ProvingScheduler(_Stock):  # type: ignore[misc]
         if prompt is not None and not params.get("do_remote_decode"):
             # With recurrent state prefill leaves the last token to decode, and proves one token less.
             prompt = prompt[: self._pulled_tokens(len(prompt))]
-        admitted = admit(params, prompt, self._context(request), self._engine)
+        engine = self._engine
+        if getattr(request.sampling_params, "prompt_logprobs", None) is not None:
+            # They come from computing the prompt; vLLM 0.29 ends in an overflow where part of it is pulled.
+            engine = replace(engine, barred="prompt-logprobs")
+        admitted = admit(params, prompt, self._context(request), engine)
         request.kv_transfer_params = admitted
         return admitted
 
