@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.settings.deployment import Deployment
-from toolkit.settings.target import EmbeddedTarget
+from toolkit.settings.target import FIRST_NODE, EmbeddedTarget
 
 GPU_PARTITION = "gpu"
 ROUTER_PARTITION = "router"
@@ -60,7 +60,7 @@ def plan_embedded(settings: Deployment, base: Path, cores: int) -> EmbeddedPlan:
         for role, leg in (("prefill", settings.legs.prefill), ("decode", settings.legs.decode))
         for i in range(leg.replicas)
     ]
-    hosts = [str(target.network[10 + i]) for i in range(1, len(names) + 2)]
+    hosts = [str(target.network[FIRST_NODE + i]) for i in range(len(names) + 1)]
     engines = tuple(
         # Two engines that share a core starve each other, so each gets one of its own while they last.
         NodePlan(name, GPU_PARTITION, hosts[i], target.gpus_per_node, target.gpus_per_node, (i % cores,))

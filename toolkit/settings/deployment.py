@@ -9,8 +9,20 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from toolkit.settings.base import Count, Name, Port, Seconds, Section, Switch, Text
-from toolkit.settings.target import Target
+from toolkit.settings.base import (
+    VARIABLE_PATTERN,
+    Count,
+    EnvironmentValue,
+    Name,
+    Port,
+    Seconds,
+    Section,
+    Switch,
+    Text,
+    Word,
+    disagree,
+)
+from toolkit.settings.target import EmbeddedTarget, Target
 
 
 class Model(Section):
@@ -22,18 +34,25 @@ class Model(Section):
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
     max_model_len: Count = 32768
 
+    @field_validator("name")
+    @classmethod
+    def _home_is_written_out(cls, name: str) -> str:
+        if name.startswith("~"):
+            raise ValueError("~ is not expanded here; write the whole path")
+        return name
+
 
 class Leg(Section):
     """Equal servers of one role."""
 
-    replicas: Count = Field(1, description="servers of this role, one node each")
-    tensor_parallel: Count = Field(1, description="GPUs of one server")
+    replicas: Annotated[Count, Field(le=500)] = Field(1, description="servers of this role, one node each")
+    tensor_parallel: Annotated[Count, Field(le=1024)] = Field(1, description="GPUs of one server")
     prefix_caching: Switch = True
     max_num_seqs: Count = 8
     port: Port = 8100
     side_channel_port: Port = Field(5600, description="NIXL handshake port of a server")
-    extra_args: tuple[Text, ...] = Field((), description="more arguments of `vllm serve`, one a word")
-    env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = Field(
+    extra_args: tuple[Word, ...] = Field((), description="more arguments of `vllm serve`, one a word")
+    env: dict[Annotated[str, Field(pattern=VARIABLE_PATTERN)], EnvironmentValue] = Field(
         {}, description="environment of the engine; no secrets, it is written into the job script"
     )
     time_limit_minutes: Count = Field(720, description="Slurm time limit of the job")
@@ -41,7 +60,7 @@ class Leg(Section):
     @model_validator(mode="after")
     def _ports_differ(self) -> Self:
         if self.port == self.side_channel_port:
-            raise ValueError("port and side_channel_port must differ")
+            raise disagree("port and side_channel_port must differ", "port", "side_channel_port")
         return self
 
     @field_validator("env", mode="before")
@@ -70,7 +89,7 @@ class Kv(Section):
     """Two-way KV transfer; names and defaults of vLLM's `kv_connector_extra_config`."""
 
     bidirectional: Switch = Field(True, description="bidirectional_kv_xfer, equal on both roles")
-    recompute_threshold: Annotated[int, Field(strict=True, ge=0)] = Field(
+    recompute_threshold: Annotated[int, Field(strict=True, ge=0, le=10_000_000)] = Field(
         64, description="tokens; below it prefill recomputes, from it on it reads decode's blocks"
     )
     decoder_blocks_ttl: Count = Field(480, description="seconds decode keeps the blocks of a finished turn")
@@ -88,10 +107,12 @@ class Router(Section):
 class Sweep(Section):
     """OFF against ON over prompt lengths, in conversations of several turns."""
 
-    prompt_lengths: tuple[Count, ...] = Field((2048, 4096, 8192, 16384, 24576), min_length=1)
-    turns: Annotated[int, Field(strict=True, ge=2)] = Field(3, description="turns of a conversation")
-    repeats: Count = Field(2, description="conversations per prompt length")
-    concurrency: Count = Field(1, description="conversations held at the same time")
+    prompt_lengths: tuple[Count, ...] = Field((2048, 4096, 8192, 16384, 24576), min_length=1, max_length=100)
+    turns: Annotated[int, Field(strict=True, ge=2, le=100)] = Field(3, description="turns of a conversation")
+    repeats: Annotated[Count, Field(le=1000)] = Field(2, description="conversations per prompt length")
+    concurrency: Annotated[Count, Field(le=1024)] = Field(
+        1, description="conversations held at the same time"
+    )
     output_tokens: Count = Field(64, description="tokens generated each turn")
     turn_tokens: Count = Field(128, description="tokens of each later user message, about")
     seed: Annotated[int, Field(strict=True)] = 0
@@ -122,9 +143,11 @@ class Deployment(Section):
     @model_validator(mode="after")
     def _ttl_below_decodes(self) -> Self:
         if self.router.ttl >= self.kv.decoder_blocks_ttl:
-            raise ValueError(
+            raise disagree(
                 f"router.ttl ({self.router.ttl:g} s) must be below kv.decoder_blocks_ttl "
-                f"({self.kv.decoder_blocks_ttl} s), or the router offers blocks that decode has freed"
+                f"({self.kv.decoder_blocks_ttl} s), or the router offers blocks that decode has freed",
+                "router.ttl",
+                "kv.decoder_blocks_ttl",
             )
         return self
 
@@ -132,14 +155,40 @@ class Deployment(Section):
     def _longest_prompt_fits(self) -> Self:
         longest = self.sweep.prompt_lengths[-1] + self.sweep.output_tokens
         if longest > self.model.max_model_len:
-            raise ValueError(
+            raise disagree(
                 f"sweep.prompt_lengths: {self.sweep.prompt_lengths[-1]} + sweep.output_tokens "
-                f"{self.sweep.output_tokens} exceeds model.max_model_len {self.model.max_model_len}"
+                f"{self.sweep.output_tokens} exceeds model.max_model_len {self.model.max_model_len}",
+                "sweep.prompt_lengths",
+                "sweep.output_tokens",
+                "model.max_model_len",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _first_turn_is_left(self) -> Self:
         grown = (self.sweep.turns - 1) * (self.sweep.output_tokens + self.sweep.turn_tokens)
         if self.sweep.prompt_lengths[0] <= grown:
-            raise ValueError(
+            raise disagree(
                 f"sweep.prompt_lengths: {self.sweep.prompt_lengths[0]} leaves nothing for the first turn: "
-                f"{self.sweep.turns - 1} later turns add {grown} tokens"
+                f"{self.sweep.turns - 1} later turns add {grown} tokens",
+                "sweep.prompt_lengths",
+                "sweep.turns",
+                "sweep.output_tokens",
+                "sweep.turn_tokens",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _network_holds_every_node(self) -> Self:
+        if not isinstance(self.target, EmbeddedTarget):
+            return self
+        engines = self.legs.prefill.replicas + self.legs.decode.replicas
+        if engines + 1 > self.target.most_nodes:
+            raise disagree(
+                f"{engines} replicas and the router need {engines + 1} nodes, but target.network "
+                f"{self.target.network} has room for {self.target.most_nodes}",
+                "legs.prefill.replicas",
+                "legs.decode.replicas",
+                "target.network",
             )
         return self

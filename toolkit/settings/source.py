@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from toolkit.errors import SettingsError
-
-Key = tuple[str, ...]
+from toolkit.settings.document import Document, DocumentError, Key
+from toolkit.settings.shown import cut, shown, shown_key
 
 ENVIRONMENT_PREFIX = "TOOLKIT__"
 
@@ -37,37 +35,19 @@ def from_file(path: Path) -> Layer:
         ) from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: not UTF-8 text.", next_step="give a YAML file with -f FILE") from error
+    layer: Layer = {}
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}, line {mark.line + 1}" if mark else str(path)
-        problem = getattr(error, "problem", None) or "not YAML"
-        raise SettingsError(f"{where}: {problem}.", next_step="correct the YAML of this line") from error
-    if not isinstance(node, yaml.MappingNode):
+        document = Document(text)
+        for leaf in document.leaves():
+            layer[leaf.key] = Given(leaf.value, f"file {path}, line {leaf.line}")
+    except DocumentError as error:
+        where = f"{path}, line {error.line}" if error.line else str(path)
+        raise SettingsError(
+            f"{where}: {error.problem}.", next_step="correct it and `toolkit settings check` again"
+        ) from error
+    if not document.is_section:
         raise SettingsError(f"{path}: holds no settings.", next_step="see deployments/ for examples")
-    return dict(_leaves(node, data, (), path))
-
-
-def _leaves(
-    node: yaml.MappingNode, data: Mapping[str, Any], at: Key, path: Path
-) -> Iterator[tuple[Key, Given]]:
-    seen: dict[str, int] = {}
-    for key_node, value_node in node.value:
-        line = key_node.start_mark.line + 1
-        name = str(key_node.value)
-        if name in seen:
-            raise SettingsError(
-                f"{path}, line {line}: {'.'.join((*at, name))!r} is given twice, first on line {seen[name]}.",
-                next_step="keep one of them",
-            )
-        seen[name] = line
-        value = data.get(name)
-        if isinstance(value_node, yaml.MappingNode) and isinstance(value, dict) and value:
-            yield from _leaves(value_node, value, (*at, name), path)
-        else:
-            yield (*at, name), Given(value, f"file {path}, line {line}")
+    return layer
 
 
 def from_environment(environ: Mapping[str, str]) -> Layer:
@@ -80,7 +60,12 @@ def from_environment(environ: Mapping[str, str]) -> Layer:
         if name.startswith(ENVIRONMENT_PREFIX):
             path, env, variable = name.removeprefix(ENVIRONMENT_PREFIX).partition("__ENV__")
             key = (*path.lower().split("__"), *(("env", variable) if env else ()))
-            layer[key] = Given(_scalar(value, f"environment {name}"), f"environment {name}")
+            if not all(key):
+                raise SettingsError(
+                    f"the environment variable {shown_key(name)} names no setting.",
+                    next_step="unset it, or name a setting, such as TOOLKIT__KV__RECOMPUTE_THRESHOLD",
+                )
+            layer[key] = _given(value, f"environment {name}")
     return layer
 
 
@@ -88,39 +73,36 @@ def from_flags(assignments: Sequence[str]) -> Layer:
     """`--set kv.recompute_threshold=128`; the value is read as YAML, so `[1, 2]` is a list."""
     layer: Layer = {}
     for assignment in assignments:
-        key, equals, value = assignment.partition("=")
-        if not equals or not all(key.split(".")):
+        dotted, equals, value = assignment.partition("=")
+        key = tuple(dotted.strip().split("."))
+        if not equals or not all(part.strip() for part in key):
             raise SettingsError(
-                f"--set {assignment}: is not KEY=VALUE.", next_step="write it as --set kv.bidirectional=false"
+                f"--set {cut(assignment)}: is not KEY=VALUE.",
+                next_step="write it as --set kv.bidirectional=false",
             )
-        layer[tuple(key.strip().split("."))] = Given(_scalar(value, f"--set {key}"), f"--set {key.strip()}")
+        layer[key] = _given(value, f"--set {shown_key(dotted.strip())}")
     return layer
 
 
-def _scalar(text: str, source: str) -> Any:
+def _given(text: str, source: str) -> Given:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise SettingsError(f"{source}: {text!r} is not a YAML value.", next_step="quote it") from error
+        return Given(Document(text).value(), source)
+    except DocumentError as error:
+        raise SettingsError(
+            f"{source} = {shown(text)}: {error.problem}.", next_step="give a YAML value; quote text"
+        ) from error
 
 
 def merge(layers: Sequence[Layer]) -> Layer:
     """Later layers win; a leaf replaces a whole section of the same name, and the other way round."""
     merged: Layer = {}
+    sections: set[Key] = set()  # so that only a key which may hide others is compared with all of them
     for layer in layers:
         for key, given in layer.items():
-            for other in [k for k in merged if k[: len(key)] == key or key[: len(k)] == k]:
-                del merged[other]
+            above = [key[:depth] for depth in range(1, len(key))]
+            hidden = [k for k in merged if k[: len(key)] == key] if key in sections else [key]
+            for other in (*above, *hidden):
+                merged.pop(other, None)
             merged[key] = given
+            sections.update(above)
     return merged
-
-
-def nest(layer: Layer) -> dict[str, Any]:
-    """The plain nested mapping that a model validates."""
-    root: dict[str, Any] = {}
-    for key, given in layer.items():
-        here = root
-        for part in key[:-1]:
-            here = here.setdefault(part, {})
-        here[key[-1]] = given.value
-    return root
