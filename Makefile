@@ -26,7 +26,7 @@ test: engine  ## every test, with a real Slurm and real engines
 	.venv-engine/bin/python -m pytest connector/tests
 
 test-fast: install  ## the tests that need neither Slurm nor engines, under a minute
-	.venv/bin/python -m pytest -m "not slurm and not engine and not slow"
+	.venv/bin/python -m pytest -n auto --dist loadfile -m "not slurm and not engine and not slow"
 
 lint: install  ## ruff and mypy
 	.venv/bin/ruff check .
