@@ -26,7 +26,9 @@ def cli() -> None:
 @output_option("table", "json")
 @click.option("--force", is_flag=True, help="Restart the cluster though it has jobs, which ends them.")
 def create(file: Path, assignments: tuple[str, ...], output: str, force: bool) -> None:
-    """Bring the cluster up as the settings say; one that is up already is left alone.
+    """Bring the cluster up as the settings say.
+
+    What is missing is installed or made; a cluster that is up already is left alone.
 
     \b
     Example: toolkit cluster create -f deployments/embedded.yaml
@@ -45,7 +47,9 @@ def create(file: Path, assignments: tuple[str, ...], output: str, force: bool) -
 @yes_option
 @click.option("--purge", is_flag=True, help="Also remove models, logs and the engine environment.")
 def delete(file: Path, assignments: tuple[str, ...], yes: bool, purge: bool) -> None:
-    """End the cluster's jobs and daemons and remove its traces; asks first if there are jobs.
+    """Take the cluster down, with its jobs.
+
+    Asks first if there are jobs. Daemons, namespaces and state are removed.
 
     Models, logs and the engine environment stay, unless --purge.
     """
@@ -64,7 +68,7 @@ def delete(file: Path, assignments: tuple[str, ...], yes: bool, purge: bool) -> 
 @settings_options
 @output_option("table", "json")
 def describe(file: Path, assignments: tuple[str, ...], output: str) -> None:
-    """The cluster's nodes, daemons and jobs, and what is wrong with them."""
+    """Show nodes, daemons, jobs, and what is wrong."""
     from toolkit.embedded import cluster
 
     _print_state(cluster.describe(_plan(file, assignments)), output)
@@ -75,7 +79,10 @@ def describe(file: Path, assignments: tuple[str, ...], output: str) -> None:
 @click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Set one setting of the file.")
 @output_option("table", "json")
 def list_(file: Path | None, assignments: tuple[str, ...], output: str) -> None:
-    """Every embedded cluster that runs on this machine; with -f, the settings' cluster first, up or not."""
+    """Show every embedded cluster of this machine.
+
+    With -f, the settings' own cluster comes first, up or not.
+    """
     from toolkit.embedded import cluster
     from toolkit.embedded.state import running_roots
 

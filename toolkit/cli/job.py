@@ -117,8 +117,9 @@ def logs(
     lines: int,
     follow: bool,
 ) -> None:
-    """Print the end of a run's logs, or of one JOB's: prefill-1, decode-1, router, or access, the router's
-    line per request.
+    """Print the end of a run's logs.
+
+    Of all of them, or of one JOB's: prefill-1, decode-1, router, or access, the router's line per request.
 
     \b
     Example: toolkit job logs -f deployments/embedded.yaml prefill-1 --follow
@@ -143,7 +144,10 @@ def logs(
 @settings_options
 @run_option
 def watch(file: Path, assignments: tuple[str, ...], run_name: str | None) -> None:
-    """Follow a run until its jobs have ended, or, with exit 3, until one ends badly."""
+    """Follow a run until its jobs have ended.
+
+    Exits 3 as soon as one of them ends badly, with what its log says.
+    """
     from toolkit.flows.run import PATIENCE_SECONDS
 
     run = _run(_target(file, assignments), run_name)

@@ -38,8 +38,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column.upper().replace("_", " "), overflow="fold")
+    for number, column in enumerate(columns):
+        # The first column names the row, so it is never broken.
+        table.add_column(column.upper().replace("_", " "), overflow="fold", no_wrap=number == 0)
     for row in rows:
         table.add_row(*map(_cell, row))
     Console().print(table)

@@ -27,8 +27,10 @@ def cli() -> None:
 @click.argument("run", type=Folder, required=False)
 @output_option("table", "json")
 def build(run: Path | None, output: str) -> None:
-    """Write results.json, ttft.png, prefill.png and index.html into RUN, a sweep's folder (by default the
-    newest under runs/). Exits 4 if the results must not be used; the report then says why.
+    """Write figures, page and verdict of a sweep.
+
+    RUN is a sweep's folder, by default the newest under runs/; it gets results.json, ttft.png, prefill.png
+    and index.html. Exits 4 if the results must not be used; the report then says why.
 
     \b
     Example: toolkit report build runs/embedded-20260101-120000
@@ -61,8 +63,10 @@ def print_report(folder: Path, results: Results, output: str) -> None:
 @click.argument("second", metavar="RUN", type=Folder)
 @output_option("table", "json")
 def compare(first: Path, second: Path, output: str) -> None:
-    """TTFT of two sweeps per prompt length, and the ratio of the first to the second (above 1: the second
-    is faster). Exits 4 if one of them is invalid.
+    """Compare the TTFT of two sweeps.
+
+    Per prompt length, with the ratio of the first to the second: above 1, the second is faster. Exits 4 if
+    one of them is invalid.
 
     \b
     Example: toolkit report compare runs/qwen-a runs/qwen-b

@@ -26,7 +26,7 @@ def cli() -> None:
 @settings_options
 @output_option("table", "json", "yaml")
 def plan(file: Path, assignments: tuple[str, ...], output: str) -> None:
-    """What a sweep of these settings would ask; nothing is started.
+    """Show what a sweep would ask; nothing is started.
 
     \b
     Example: toolkit sweep plan -f deployments/qwen3-32b-p5en.yaml
@@ -51,7 +51,9 @@ def plan(file: Path, assignments: tuple[str, ...], output: str) -> None:
 @settings_options
 @click.option("--name", help="Name of the sweep and its folder; default: deployment and time.")
 def run(file: Path, assignments: tuple[str, ...], name: str | None) -> None:
-    """Run OFF, then ON, with engines and router started anew for each; print the sweep's folder.
+    """Run OFF, then ON; print the sweep's folder.
+
+    Engines and router are started anew for each.
 
     \b
     Example: toolkit sweep run -f deployments/embedded.yaml --name first
@@ -66,7 +68,9 @@ def run(file: Path, assignments: tuple[str, ...], name: str | None) -> None:
 @settings_options
 @name_option
 def resume(file: Path, assignments: tuple[str, ...], name: str) -> None:
-    """Go on with a sweep that was stopped; conversations that are whole are not held again.
+    """Go on with a sweep that was stopped.
+
+    Conversations that are whole are not held again.
 
     \b
     Example: toolkit sweep resume -f deployments/embedded.yaml --name first
@@ -79,7 +83,7 @@ def resume(file: Path, assignments: tuple[str, ...], name: str) -> None:
 @name_option
 @output_option("table", "json", "yaml")
 def status(file: Path, assignments: tuple[str, ...], name: str, output: str) -> None:
-    """How many requests of each leg are answered."""
+    """Show how many requests are answered."""
     from toolkit.flows.sweep import LEGS
 
     sweep = _open_existing(file, assignments, name)
