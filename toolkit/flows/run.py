@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 from toolkit.errors import JobFailed, SettingsError, ToolkitError
 from toolkit.flows.target import OpenTarget
-from toolkit.plan.run import RunPlan
+from toolkit.plan.run import SWEEP, RunPlan
 from toolkit.plan.run_folder import RunFolder
 from toolkit.plan.run_record import RecordedJob, RunRecord
 from toolkit.remote.slurm import GONE, JobState
@@ -77,7 +77,7 @@ class Run:
                 now = (
                     f"ready at {ready}" if ready else f"{state.state}{_reason(state)} {state.nodes}".rstrip()
                 )
-                if told.get(job) != now and job != "sweep":
+                if told.get(job) != now and job != SWEEP:
                     progress(f"  {job}: {now}")
                     told[job] = now
             if url := self.address("router"):
@@ -91,7 +91,7 @@ class Run:
             time.sleep(POLL_SECONDS)
 
     def _fail_if_any_ended(self, states: Mapping[str, JobState], progress: Progress) -> None:
-        ended = {job: state for job, state in states.items() if state.ended and job != "sweep"}
+        ended = {job: state for job, state in states.items() if state.ended and job != SWEEP}
         if not ended:
             return
         # A job that failed by itself tells more than one that was cancelled beside it.
@@ -191,7 +191,8 @@ def _submit_jobs(plan: RunPlan, target: OpenTarget) -> Run:
             run = replace(run, record=run.record.submitted(job.name, job_id))
             target.head.put(plan.folder.jobs, run.record.to_json())
     except (ToolkitError, KeyboardInterrupt):
-        target.slurm.cancel(job.id for job in run.record.jobs.values() if job.id is not None)
+        # Also one whose id had not come back yet.
+        run.cancel(lambda _: None)
         raise
     return run
 
