@@ -93,7 +93,10 @@ class FakeRouter:
         choice: dict[str, Any] = {"delta": {"content": f"t{token} "}, "finish_reason": finish}
         spelled = f"token_id:{token}" if self.token_ids == "logprobs" else f"t{token}"
         choice["logprobs"] = {
-            "content": [{"token": spelled, "logprob": -token / 100, "bytes": None, "top_logprobs": []}]
+            "content": [
+                {"token": spelled, "logprob": -token / 100, "bytes": None}
+                | {"top_logprobs": [{"token": spelled, "logprob": -token / 100, "bytes": None}]}
+            ]
         }
         if self.token_ids == "field":
             choice["token_ids"] = [token]

@@ -93,7 +93,7 @@ def test_what_is_asked_of_the_engine(router: Any, schedule: Schedule, tmp_path: 
         "max_tokens": 6,
         "ignore_eos": True,
         "logprobs": True,
-        "top_logprobs": 0,
+        "top_logprobs": 5,
         "return_tokens_as_token_ids": True,
     }
 
@@ -111,6 +111,8 @@ def test_digest_and_first_token(
     assert row["output_digest"] == hashlib.sha256(json.dumps([output, "length"]).encode()).hexdigest()
     assert row["first_token"] == (tokens[0] if known else None)
     assert row["first_logprob"] == -tokens[0] / 100
+    named = token_ids == "logprobs"
+    assert row["first_top"] == ({str(tokens[0]): -tokens[0] / 100} if named else None)
 
 
 def test_off_and_on_say_the_same(router: Any, schedule: Schedule, tmp_path: Path) -> None:

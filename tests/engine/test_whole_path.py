@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from openai import BadRequestError, OpenAI
 
 pytestmark = [pytest.mark.slurm, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
 
+ROOT = Path(__file__).parents[2]
 Toolkit = Callable[..., subprocess.CompletedProcess[str]]
 Processes = Callable[[], list[str]]
 
@@ -73,6 +76,23 @@ def test_three_streamed_turns_read_back_and_give_the_tokens_of_a_recomputed_prom
     assert paths == ["prefill", "readback", "readback"]
     log = (folder / "runs" / "served" / "logs" / "access.log").read_text()
     assert len(re.findall(r"path=readback .*Prefill done in [\d.]+ms", log)) == 2
+
+
+def test_the_readmes_client_reads_back(url: str, folder: Path) -> None:
+    readme = (ROOT / "README.md").read_text()
+    code = re.search(r"```python\n(.*?)```", readme, re.DOTALL)
+    assert code is not None
+    program = code.group(1).replace("http://10.77.0.13:8000/v1", url)
+    assert url in program
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) >= 3
+    log = (folder / "runs" / "served" / "logs" / "access.log").read_text()
+    mine = [line for line in log.splitlines() if f"conversation={sha256(b'c1').hexdigest()[:12]}" in line]
+    assert [re.search(r"path=(\S+)", line)[1] for line in mine] == ["prefill", "readback", "readback"]
+    read = [int(re.search(r"kv_read_tokens=(\d+)", line)[1]) for line in mine]
+    assert read[0] == 0
+    assert read[1] >= 32
+    assert read[2] > read[1]
 
 
 @pytest.mark.parametrize("change", ["edited", "shortened", "branched"])
@@ -152,6 +172,7 @@ def test_an_engine_that_dies_at_start_is_told_with_its_log(toolkit: Toolkit, pro
 def test_a_sweep_is_valid_and_resumed(toolkit: Toolkit, folder: Path) -> None:
     settings = (
         "sweep.prompt_lengths=[600]",
+        "sweep.repeats=1",
         "sweep.turns=2",
         "sweep.output_tokens=8",
         "sweep.turn_tokens=24",
@@ -181,8 +202,6 @@ def test_a_sweep_is_valid_and_resumed(toolkit: Toolkit, folder: Path) -> None:
 
 
 def _report(sweep: Path) -> subprocess.CompletedProcess[str]:
-    import sys
-
     return subprocess.run(
         [sys.executable, "-m", "toolkit", "report", "build", str(sweep)],
         capture_output=True,

@@ -74,6 +74,7 @@ def rows_of(leg: str) -> list[Row]:
             output_digest=f"{length}/{turn}".encode().hex().ljust(64, "0"),
             first_token=length + turn,
             first_logprob=-1.5,
+            first_top={length + turn: -1.5, 7: -1.6, 8: -1.7},
             started_at=START + 20 * point + 2 * (turn - 1) + 0.5,
         )
         for point, length in enumerate(LENGTHS)

@@ -140,6 +140,24 @@ def test_problems_of_reading_are_reasons(data: SweepData, make_folder: MakeFolde
             "4096-0 turn 2: first token's log-probabilities differ by 0.160, allowed 0.15",
         ),
         ({"first_token": 1}, "4096-0 turn 2: ON's first token 1 is not OFF's 4098"),
+        # OFF holds 7 as likely as its own token but for 0.1, and ON says the same of OFF's: a near-tie.
+        ({"first_token": 7, "first_logprob": -1.5, "first_top": {7: -1.5, 4098: -1.6}}, None),
+        (
+            {"first_token": 7, "first_logprob": -1.5, "first_top": {7: -1.5, 4098: -1.7}},
+            "4096-0 turn 2: ON's first token 7 is not OFF's 4098",
+        ),
+        (
+            {"first_token": 8, "first_logprob": -1.5, "first_top": {8: -1.5, 4098: -1.6}},
+            "4096-0 turn 2: ON's first token 8 is not OFF's 4098",
+        ),
+        (
+            {"first_token": 7, "first_logprob": -1.5, "first_top": {7: -1.5}},
+            "4096-0 turn 2: ON's first token 7 is not OFF's 4098",
+        ),
+        (
+            {"first_token": 7, "first_top": None},
+            "4096-0 turn 2: ON's first token 7 is not OFF's 4098",
+        ),
         ({"first_logprob": None}, "4096-0 turn 2: no log-probability of the first token to compare"),
         ({"output_digest": "f" * 64}, None),
     ],

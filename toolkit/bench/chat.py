@@ -18,6 +18,7 @@ from toolkit.errors import ToolkitError
 # A long prompt on a CPU takes minutes; a longer silence than this is a hang.
 REQUEST_TIMEOUT_S = 900.0
 ERROR_LENGTH = 300
+FIRST_TOP = 5
 TOKEN_ID = "token_id:"
 
 
@@ -28,6 +29,7 @@ class Reply:
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     first_logprob: float | None = None
+    first_top: dict[int, float] | None = None
     finish_reason: str | None = None
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -84,7 +86,8 @@ class ChatClient:
             temperature=0,
             max_tokens=self._output_tokens,
             logprobs=True,
-            top_logprobs=0,
+            # What a near-tie is told by, where first tokens part.
+            top_logprobs=FIRST_TOP,
             # Token ids come with the logprobs. vLLM's return_token_ids would also send back the whole
             # prompt's ids ahead of the first token: time that belongs to neither leg.
             extra_body={
@@ -130,7 +133,14 @@ def _add(reply: Reply, chunk: Any) -> bool:
     content = (choice.logprobs.content if choice.logprobs is not None else None) or []
     if content and reply.first_logprob is None:
         reply.first_logprob = content[0].logprob
-    named = [int(each.token.removeprefix(TOKEN_ID)) for each in content if each.token.startswith(TOKEN_ID)]
+        top = [(_token_id(each.token), each.logprob) for each in content[0].top_logprobs or []]
+        reply.first_top = {token: logprob for token, logprob in top if token is not None} or None
+    named = [token for each in content if (token := _token_id(each.token)) is not None]
     tokens = named or list(getattr(choice, "token_ids", None) or [])
     reply.tokens += tokens
     return bool(text or tokens or content)
+
+
+def _token_id(text: str) -> int | None:
+    """The id that vLLM puts in place of a token's text, or None from a server that does not."""
+    return int(text.removeprefix(TOKEN_ID)) if text.startswith(TOKEN_ID) else None

@@ -114,6 +114,7 @@ class Sweeper:
             output_digest="" if error else reply.digest,
             first_token=reply.tokens[0] if reply.tokens else None,
             first_logprob=reply.first_logprob,
+            first_top=reply.first_top,
             started_at=started_at,
             error=self._chat.describe(error) if error else None,
         )

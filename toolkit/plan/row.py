@@ -24,5 +24,6 @@ class Row:
     output_digest: str  # sha256 of the output's token ids and finish reason
     first_token: int | None
     first_logprob: float | None
+    first_top: dict[int, float] | None  # the likeliest first tokens and their log-probabilities
     started_at: float  # Unix seconds, of the client's node
     error: str | None = None
