@@ -46,7 +46,8 @@ def toolkit(folder: Path) -> Iterator[Toolkit]:
     created = run("cluster", "create")
     assert created.returncode == 0, created.stderr
     yield run
-    deleted = run("cluster", "delete", "--yes", "--purge")
+    # Not --purge: the engine environment is the developer's.
+    deleted = run("cluster", "delete", "--yes")
     assert deleted.returncode == 0, deleted.stderr
     assert working_for(folder) == []
 
