@@ -175,9 +175,15 @@ def submit(
         scripts = {**render_run(plan), **(files or {})}
         # Slurm opens a job's log before the job starts, and without the log's folder the job fails silently.
         scripts[folder.log("README").with_suffix(".txt")] = LOGS_README
-        target.head.put(folder.settings, settings.model_dump_json(indent=2) + "\n")
-        for path, text in scripts.items():
-            target.head.put(path, text)
+        scripts[folder.settings] = settings.model_dump_json(indent=2) + "\n"
+        try:
+            for path, text in scripts.items():
+                target.head.put(path, text)
+        except ToolkitError as error:
+            raise ToolkitError(
+                f"{error.what} Nothing was submitted; {folder.root} holds a part of the run's files.",
+                next_step=error.next_step,
+            ) from error
         return _submit_jobs(plan, target)
 
 
