@@ -126,14 +126,18 @@ def _cautions(points: Sequence[PointResult]) -> Iterator[str]:
     counts = [s.count for p in points for s in (p.off.ttft_ms, p.on.ttft_ms) if s]
     if counts and min(counts) < FEW_REQUESTS:
         yield f"A mean is over {min(counts)} requests only: raise sweep.repeats for figures to rely on."
-    for point in points:
-        off, on = point.off.first_turn_prefill_ms, point.on.first_turn_prefill_ms
-        if off and on and max(off.mean, on.mean) > FIRST_TURNS_APART * min(off.mean, on.mean):
-            yield (
-                f"{point.prompt_length:,} tokens: both legs compute a first turn whole, yet prefill takes "
-                f"{off.mean:,.0f} ms OFF and {on.mean:,.0f} ms ON: one leg had less of the machine. "
-                "(On CPU, a vLLM decode engine that holds blocks for a next turn never sleeps.)"
-            )
+    apart = [
+        f"{off.mean:,.0f} ms OFF and {on.mean:,.0f} ms ON at {point.prompt_length:,} tokens"
+        for point in points
+        if (off := point.off.first_turn_prefill_ms)
+        and (on := point.on.first_turn_prefill_ms)
+        and max(off.mean, on.mean) > FIRST_TURNS_APART * min(off.mean, on.mean)
+    ]
+    if apart:
+        yield (
+            f"Both legs compute a first turn whole, yet prefill takes {'; '.join(apart)}: one leg had less of "
+            "the machine. (On CPU, a vLLM decode engine that holds blocks for a next turn never sleeps.)"
+        )
 
 
 def ran_on(settings: Deployment, nodes: dict[str, Any]) -> dict[str, Any]:
