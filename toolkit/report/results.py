@@ -135,8 +135,8 @@ def _cautions(points: Sequence[PointResult]) -> Iterator[str]:
     ]
     if apart:
         yield (
-            f"Both legs compute a first turn whole, yet prefill takes {'; '.join(apart)}: one leg had less of "
-            "the machine. (On CPU, a vLLM decode engine that holds blocks for a next turn never sleeps.)"
+            f"Both legs compute a first turn whole, yet prefill takes {'; '.join(apart)}: one leg had less "
+            "of the machine. (On CPU, a vLLM decode engine that holds blocks for a next turn never sleeps.)"
         )
 
 
