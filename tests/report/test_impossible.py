@@ -45,11 +45,12 @@ def reasons(folder: Path) -> list[str]:
         ("prompt_length", [0, -4096, 10**400]),
         ("first_token", [-1]),
         ("first_logprob", [NAN, INF, 0.5]),
+        ("first_top", [{5: NAN}, {5: INF}, {5: -INF}, {4098: -1.5, 6: 0.5}, {-1: -1.5}]),
         ("started_at", [NAN, INF, -1e18, 0.0, 1e18]),
     ],
 )
 def test_a_value_outside_of_its_bounds_is_told_and_in_no_figure(
-    make_folder: MakeFolder, change_row: Any, name: str, values: list[float], error: str | None
+    make_folder: MakeFolder, change_row: Any, name: str, values: list[Any], error: str | None
 ) -> None:
     for number, value in enumerate(values):
         rows = change_row("on", "4096-0", 2, error=error, **{name: value})

@@ -62,8 +62,11 @@ def read_rows(path: Path) -> RowsRead:
 
 
 def _outside(row: Row) -> str | None:
-    for name, (low, high) in BOUNDS.items():
-        value = getattr(row, name)
+    values = [(name, getattr(row, name), bounds) for name, bounds in BOUNDS.items()]
+    for token, logprob in (row.first_top or {}).items():
+        values.append(("first_top token", token, BOUNDS["first_token"]))
+        values.append(("first_top log-probability", logprob, BOUNDS["first_logprob"]))
+    for name, value, (low, high) in values:
         if value is not None and not low <= value <= high:
             return f"{name} {str(value)[:30]} is impossible, bounds are {low:.10g} and {high:.10g}"
     return None
