@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,7 +98,7 @@ def list_(file: Path | None, assignments: tuple[str, ...], output: str) -> None:
 
 def _plan(file: Path, assignments: tuple[str, ...]) -> EmbeddedPlan:
     from toolkit.errors import ToolkitError
-    from toolkit.plan.embedded import plan_embedded
+    from toolkit.flows.target import embedded_plan
     from toolkit.settings.target import EmbeddedTarget
 
     settings = load_settings(file, assignments).deployment
@@ -108,7 +107,7 @@ def _plan(file: Path, assignments: tuple[str, ...]) -> EmbeddedPlan:
             f"target.kind {settings.target.kind}: making clusters on AWS is not part of this version",
             next_step="make it with `pcluster create-cluster`; `toolkit job` then submits to it",
         )
-    return plan_embedded(settings, Path.cwd(), os.cpu_count() or 1)
+    return embedded_plan(settings)
 
 
 def _print_state(state: ClusterState, output: str) -> None:

@@ -91,15 +91,12 @@ def _read_kv(folder: RunFolder, leg: LegData, zone: tzinfo | None) -> tuple[list
     if not logs:
         return [], ["on/logs holds no prefill-*.log: KV transfers are unknown"]
     near = leg.rows[0].started_at if leg.rows else 0.0
+    zone = zone or _noted_zone(folder)
     lines: list[KvLine] = []
     problems: list[str] = []
     for log in logs:
-        found, unread = parse_kv_lines(
-            # An engine's log may hold any bytes of any request.
-            read_bytes(log).decode(errors="replace"),
-            near,
-            zone or _noted_zone(folder),
-        )
+        # An engine's log may hold any bytes of any request.
+        found, unread = parse_kv_lines(read_bytes(log).decode(errors="replace"), near, zone)
         lines += found
         problems += [f"on/logs/{log.name}: unreadable line: {line[:120]}" for line in unread]
     return lines, problems

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -10,8 +9,7 @@ from toolkit.embedded import cluster
 from toolkit.errors import SettingsError, ToolkitError
 from toolkit.flows.run import Progress
 from toolkit.flows.sweep import Bar, open_sweep
-from toolkit.flows.target import open_target
-from toolkit.plan.embedded import plan_embedded
+from toolkit.flows.target import embedded_plan, open_target
 from toolkit.report.build import build
 from toolkit.report.results import Results
 from toolkit.settings.deployment import Deployment
@@ -25,7 +23,7 @@ def run_demo(
     target = open_target(settings)
     sweep = open_sweep(settings, target, name)
     folder = Path(sweep.folder.root)
-    plan = plan_embedded(settings, Path.cwd(), os.cpu_count() or 1)
+    plan = embedded_plan(settings)
     if jobs := cluster.describe(plan).jobs:
         raise ToolkitError(
             f"the cluster in {plan.root} has jobs: {', '.join(job.name for job in jobs)}.",

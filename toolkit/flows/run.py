@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 from toolkit.errors import JobFailed, SettingsError, ToolkitError
 from toolkit.flows.target import OpenTarget
-from toolkit.plan.run import SWEEP, RunPlan
+from toolkit.plan.run import ROUTER, SWEEP, RunPlan
 from toolkit.plan.run_folder import RunFolder
 from toolkit.plan.run_record import RecordedJob, RunRecord
 from toolkit.remote.slurm import GONE, JobState
@@ -72,15 +72,14 @@ class Run:
         while True:
             states = self.states(patience=PATIENCE_SECONDS)
             self._fail_if_any_ended(states, progress)
+            urls = {job: self.address(job) for job, state in states.items() if not state.pending}
             for job, state in states.items():
-                ready = self.address(job) if not state.pending else None
-                now = (
-                    f"ready at {ready}" if ready else f"{state.state}{_reason(state)} {state.nodes}".rstrip()
-                )
+                slurm_says = f"{state.state}{_reason(state)} {state.nodes}".rstrip()
+                now = f"ready at {url}" if (url := urls.get(job)) else slurm_says
                 if told.get(job) != now and job != SWEEP:
                     progress(f"  {job}: {now}")
                     told[job] = now
-            if url := self.address("router"):
+            if url := urls.get(ROUTER):
                 return url
             if time.monotonic() > deadline:
                 self.cancel(progress)

@@ -121,8 +121,10 @@ class Sweep:
             if client.ended and client.state == "COMPLETED":
                 return
             if ended:
+                # A server that died tells why the client's requests failed.
                 servers = [job for job in ended if job != SWEEP and ended[job].ended_badly]
-                raise run.failure(servers[0] if servers else SWEEP, ended[servers[0] if servers else SWEEP])
+                job = servers[0] if servers else SWEEP
+                raise run.failure(job, ended[job])
             time.sleep(1)
 
     def _remember_software(self, run: Run) -> None:

@@ -39,7 +39,7 @@ class RunFolder:
 
     @property
     def access_log(self) -> PurePosixPath:
-        return self.root / "logs" / "access.log"
+        return self.log("access")
 
     @property
     def schedule(self) -> PurePosixPath:

@@ -91,17 +91,12 @@ def _admit_readback(
     params: Admitted, prompt: Sequence[int] | None, context: Context, engine: Engine
 ) -> Decision:
     """Prefill: cut the handle to the leading blocks whose tokens are the prompt's own."""
-    held = 0
-    try:
-        if not engine.bidirectional:
-            raise HandleError("bidirectional-off")
-        handle = Handle.of(params)
-        held = handle.tokens
-        if len(handle.groups) != engine.groups:
-            raise HandleError("other-groups")
-    except HandleError as error:
+    if not engine.bidirectional:
         _forget_remote(params)
-        return Decision("readback", error.args[0], held)
+        return Decision("readback", "bidirectional-off")
+    handle = _read_handle("readback", params, engine)
+    if isinstance(handle, Decision):
+        return handle
     common, reason = 0, engine.obstacle() or ""
     if not reason:
         try:
@@ -112,7 +107,7 @@ def _admit_readback(
     # With no common block the ids stay: vLLM then reads nothing and tells decode to free its blocks.
     params["remote_num_tokens"] = common * context.block_size
     params["remote_block_ids"] = [handle.groups[0][:common]] if common else handle.groups
-    return Decision("readback", reason, held, common * context.block_size)
+    return Decision("readback", reason, handle.tokens, common * context.block_size)
 
 
 def _proven_blocks(handle: Handle, proof: Proof, prompt: Sequence[int] | None, context: Context) -> int:
@@ -129,15 +124,10 @@ def _proven_blocks(handle: Handle, proof: Proof, prompt: Sequence[int] | None, c
 
 def _admit_pull(params: Admitted, prompt: Sequence[int] | None, context: Context, engine: Engine) -> Decision:
     """Decode: prefill's blocks are taken whole, or not at all."""
-    held = 0
-    try:
-        handle = Handle.of(params)
-        held = handle.tokens
-        if len(handle.groups) != engine.groups:
-            raise HandleError("other-groups")
-    except HandleError as error:
-        _forget_remote(params)
-        return Decision("pull", error.args[0], held)
+    handle = _read_handle("pull", params, engine)
+    if isinstance(handle, Decision):
+        return handle
+    held = handle.tokens
     # From here the engine at the other end is known and waits to be told, read or not.
     params["do_remote_prefill"] = True
     try:
@@ -163,6 +153,20 @@ def _prove_prompt(
     theirs = Context(context.model, proof.block_size, context.cache_salt, context.lora, context.media)
     if proof.tokens != len(prompt) or proof.digests != prompt_digest(prompt, theirs):
         raise HandleError("other-tokens")
+
+
+def _read_handle(event: str, params: Admitted, engine: Engine) -> Handle | Decision:
+    """The handle; or, where it is of no use, the decision to take nothing, its members forgotten."""
+    held = 0
+    try:
+        handle = Handle.of(params)
+        held = handle.tokens
+        if len(handle.groups) != engine.groups:
+            raise HandleError("other-groups")
+    except HandleError as error:
+        _forget_remote(params)
+        return Decision(event, error.args[0], held)
+    return handle
 
 
 def _forget_remote(params: Admitted) -> None:
