@@ -1,6 +1,7 @@
 # Everything here works from a clean clone. PYTHON: 3.11, 3.12 or 3.13.
 PYTHON ?= python3
 TOOLKIT = .venv/bin/toolkit
+FAST = not slurm and not engine and not slow and not aws
 
 .PHONY: help install engine demo test test-fast lint golden clean
 
@@ -25,8 +26,8 @@ test: engine  ## every test, with a real Slurm and real engines
 	.venv-engine/bin/python -m pip install --quiet --disable-pip-version-check pytest pytest-timeout
 	.venv-engine/bin/python -m pytest connector/tests
 
-test-fast: install  ## the tests that need neither Slurm nor engines, under a minute
-	.venv/bin/python -m pytest -n auto --dist loadfile -m "not slurm and not engine and not slow"
+test-fast: install  ## the tests that need no Slurm, engine or AWS stand-in, under a minute
+	.venv/bin/python -m pytest -n auto --dist loadfile -m "$(FAST)"
 
 lint: install  ## ruff and mypy
 	.venv/bin/ruff check .
@@ -34,7 +35,7 @@ lint: install  ## ruff and mypy
 	.venv/bin/mypy
 
 golden: install  ## write the golden files anew; look at the difference before you commit it
-	.venv/bin/python -m pytest tests --golden -m "not slurm and not engine and not slow"
+	.venv/bin/python -m pytest tests --golden -m "$(FAST)"
 
 clean:  ## remove environments, the embedded cluster's folder and caches; keeps runs
 	-$(TOOLKIT) cluster delete -f deployments/embedded.yaml --yes --purge

@@ -41,11 +41,11 @@ def test_the_embedded_cluster_holds_every_job(deployment: Deployments) -> None:
     ]
 
 
-def test_p5en_places_are_on_the_shared_volume(deployment: Deployments) -> None:
+def test_p5en_software_is_on_the_image_and_runs_on_the_shared_volume(deployment: Deployments) -> None:
     settings = deployment("qwen3-32b-p5en")
     places = places_of(settings, BASE, BASE / "python")
-    assert places.engine_env == PurePosixPath("/fsx/envs/engine")
-    assert places.toolkit_python == PurePosixPath("/fsx/envs/toolkit/bin/python")
+    assert places.engine_env == PurePosixPath("/opt/pd/engine")
+    assert places.toolkit_python == PurePosixPath("/opt/pd/toolkit/bin/python")
     assert places.model == "Qwen/Qwen3-32B"
     assert runs_folder(settings, BASE) == PurePosixPath("/fsx/runs")
     plan = plan_run(settings, "r", runs_folder(settings, BASE), places)

@@ -36,8 +36,9 @@ UNREADABLE = [
     ('"\\ud800"', "holds half a character"),
     ("[" * 5000 + "]" * 5000, "is nested more than 20 levels deep"),
     ("{x: " * 3000 + "}" * 3000, "is nested more than 20 levels deep"),
-    ("[[x]]", "a list holds single values only"),
-    ("&x [*x]", "a list holds single values only"),
+    ("&x [*x]", "holds itself"),
+    ("[{a: &x [*x]}]", "holds itself"),
+    ("[{a: 1, a: 2}]", "is given twice"),
     ("{? [x] : y}", "a key must be a single word"),
 ]
 IDS = [value[:25] for value, _ in UNREADABLE]
@@ -95,7 +96,7 @@ def rising(first: str, each: Callable[[int], str], levels: int) -> str:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (rising("[x]", lambda i: f"[{', '.join([f'*a{i - 1}'] * 10)}]", 15), "single values only"),
+        (rising("[x]", lambda i: f"[{', '.join([f'*a{i - 1}'] * 10)}]", 15), "more than 100000 values"),
         (
             rising("{x: 1}", lambda i: "{" + ", ".join(f"k{j}: *a{i - 1}" for j in range(10)) + "}", 15),
             "more than 100000 values",
@@ -166,3 +167,10 @@ def test_a_wrong_merged_setting_names_the_line_it_comes_from(refusal: Refusal) -
 )
 def test_a_flags_value(text: str, value: object) -> None:
     assert Document(text).value() == value
+
+
+def test_a_list_may_hold_sections_and_lists() -> None:
+    text = "a: [{b: [1, {c: x}], d: {}}, [2]]\n"
+    assert [(leaf.key, leaf.value) for leaf in Document(text).leaves()] == [
+        (("a",), [{"b": [1, {"c": "x"}], "d": {}}, [2]])
+    ]

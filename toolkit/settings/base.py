@@ -20,6 +20,21 @@ ALLOWED = {
 }
 
 
+def pattern(expression: str, allowed: str) -> str:
+    """`expression`, after noting what it allows for the error text."""
+    ALLOWED[expression] = f"must be {allowed}"
+    return expression
+
+
+def aws_id(kind: str) -> Any:
+    """The field of an AWS resource id, such as subnet-0123456789abcdef0; older ones have 8 digits."""
+    expression = pattern(
+        rf"^{kind}-([0-9a-f]{{8}}|[0-9a-f]{{17}})$",
+        f"{kind}- and 17 hex digits, such as {kind}-0123456789abcdef0",
+    )
+    return Field(strict=True, pattern=expression)
+
+
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 

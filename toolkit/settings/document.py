@@ -69,6 +69,7 @@ class Document:
             raise DocumentError(cut(problem), mark.line + 1 if mark else None) from error
         self._sections: dict[yaml.Node, dict[str, tuple[int, yaml.Node]]] = {}
         self._merging: set[yaml.Node] = set()
+        self._values = 0
 
     @property
     def is_section(self) -> bool:
@@ -101,7 +102,7 @@ class Document:
             if isinstance(node, yaml.MappingNode) and self._entries(node, key):
                 yield from self._walk(node, key, above)
             else:
-                yield Leaf(key, self._value(node), line)
+                yield Leaf(key, self._value(node, key), line)
 
     def _entries(self, section: yaml.Node, at: Key) -> dict[str, tuple[int, yaml.Node]]:
         """Keys of a section with their lines; its own beat merged ones, the first merged beats the next."""
@@ -144,16 +145,23 @@ class Document:
         self._merging.remove(section)
         return entries
 
-    def _value(self, node: yaml.Node) -> Any:
+    def _value(self, node: yaml.Node, at: Key = (), above: tuple[yaml.Node, ...] = ()) -> Any:
+        """A single value, or a list whose items may be sections and lists in turn."""
+        self._values += 1
+        if self._values > MOST_VALUES:
+            raise DocumentError(f"holds more than {MOST_VALUES} values", _line(node))
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
+        if node in above:
+            raise DocumentError(f"{shown('.'.join(at)) if at else 'the list'} holds itself", _line(node))
+        if len(above) > DEEPEST:
+            raise _too_deep(_line(node))
+        above = (*above, node)
         if isinstance(node, yaml.MappingNode):
-            return {}
+            entries = self._entries(node, at).items()
+            return {name: self._value(inner, (*at, name), above) for name, (_, inner) in entries}
         _check_tag(node, "seq")
-        for item in node.value:
-            if not isinstance(item, yaml.ScalarNode):
-                raise DocumentError("a list holds single values only, no lists or sections", _line(item))
-        return [self._scalar(item) for item in node.value]
+        return [self._value(item, at, above) for item in node.value]
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
         try:

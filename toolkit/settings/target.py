@@ -4,15 +4,35 @@ from __future__ import annotations
 
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from toolkit.settings.base import Count, Folder, Name, Port, Section, Text
+from toolkit.settings.base import Count, EnvironmentValue, Folder, Port, Section, Text, disagree, pattern
+from toolkit.settings.cluster import (
+    BucketName,
+    Capacity,
+    ClusterNetwork,
+    GpuNodes,
+    HeadNode,
+    Image,
+    RouterNodes,
+    Script,
+    Ssh,
+    Storage,
+    owned_override,
+)
 
 PRIVATE = tuple(IPv4Network(each) for each in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"))
 # Addresses of the network below this one are the machine's own or spare.
 FIRST_NODE = 11
+# Both a ParallelCluster queue and a Slurm partition.
+QueueName = Annotated[
+    str,
+    Field(
+        strict=True, pattern=pattern(r"^[a-z][a-z0-9-]{0,24}$", "1 to 25 lower-case letters, digits and '-'")
+    ),
+]
 
 
 class EmbeddedTarget(Section):
@@ -60,15 +80,54 @@ class EmbeddedTarget(Section):
 
 
 class ParallelClusterTarget(Section):
-    """An AWS ParallelCluster that exists; paths are on the volume its nodes share."""
+    """An AWS ParallelCluster; paths are those of its nodes."""
 
     kind: Literal["parallelcluster"]
-    cluster_name: Name
-    region: Text
-    gpu_partition: Name = Field("gpu", description="Slurm partition of the engine nodes")
-    router_partition: Name = Field("router", description="Slurm partition of router and benchmark client")
-    engine_env: Folder = Field(Path("/fsx/envs/engine"), description="environment with vLLM, NIXL, connector")
-    toolkit_env: Folder = Field(Path("/fsx/envs/toolkit"), description="environment with this toolkit")
+    cluster_name: Annotated[
+        str,
+        Field(
+            strict=True,
+            pattern=pattern(
+                r"^[a-zA-Z][a-zA-Z0-9-]{0,59}$", "1 to 60 letters, digits and '-', a letter first"
+            ),
+        ),
+    ]
+    region: Annotated[
+        str,
+        Field(strict=True, pattern=pattern(r"^[a-z]{2}(-[a-z]+)+-\d$", "an AWS region, such as ap-south-1")),
+    ]
+    version: (
+        Annotated[
+            str,
+            Field(
+                strict=True, pattern=pattern(r"^3\.\d+\.\d+$", "a ParallelCluster version, such as 3.14.2")
+            ),
+        ]
+        | None
+    ) = Field(None, description="of ParallelCluster; default: the one of ami-setup/versions.yaml")
+    network: ClusterNetwork = ClusterNetwork()
+    capacity: Capacity = Capacity()
+    head: HeadNode = HeadNode()
+    gpu: GpuNodes = GpuNodes()
+    router: RouterNodes = RouterNodes()
+    storage: Storage = Storage()
+    image: Image = Image()
+    ssh: Ssh = Ssh()
+    bucket: BucketName | None = Field(
+        None, description="S3 bucket for the nodes' check script and the image's payload; made if missing"
+    )
+    scripts: tuple[Script, ...] = Field((), description="scripts of yours that nodes run at their start")
+    tags: dict[Text, EnvironmentValue] = Field({}, description="tags of everything the cluster is made of")
+    log_retention_days: Literal[1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365] = 14
+    overrides: dict[str, Any] = Field(
+        {}, description="sections of ParallelCluster's configuration that no setting here decides"
+    )
+    gpu_partition: QueueName = Field("gpu", description="Slurm partition of the engine nodes")
+    router_partition: QueueName = Field(
+        "router", description="Slurm partition of router and benchmark client"
+    )
+    engine_env: Folder = Field(Path("/opt/pd/engine"), description="environment with vLLM, NIXL, connector")
+    toolkit_env: Folder = Field(Path("/opt/pd/toolkit"), description="environment with this toolkit")
     runs_dir: Folder = Field(Path("/fsx/runs"), description="where run folders are made, shared by all nodes")
     hf_home: Folder = Field(Path("/fsx/huggingface"), description="HF_HOME, on the shared volume")
 
@@ -76,8 +135,31 @@ class ParallelClusterTarget(Section):
     @classmethod
     def _absolute(cls, path: Path) -> Path:
         if not path.is_absolute():
-            raise ValueError("must be an absolute path on the shared volume, without ~")
+            raise ValueError("must be an absolute path on the cluster's nodes, without ~")
         return path
+
+    @field_validator("tags")
+    @classmethod
+    def _not_reserved(cls, tags: dict[str, str]) -> dict[str, str]:
+        for name in tags:
+            if name.startswith(("parallelcluster:", "aws:")):
+                raise ValueError(f"the tag name {name} is reserved")
+        return tags
+
+    @field_validator("overrides")
+    @classmethod
+    def _beside_the_settings(cls, overrides: dict[str, Any]) -> dict[str, Any]:
+        if owned := owned_override(overrides):
+            raise ValueError(f"{owned} is decided by settings of target, see `toolkit settings schema`")
+        return overrides
+
+    @model_validator(mode="after")
+    def _partitions_differ(self) -> Self:
+        if self.gpu_partition == self.router_partition:
+            raise disagree(
+                "gpu_partition and router_partition must differ", "gpu_partition", "router_partition"
+            )
+        return self
 
 
 Target = Annotated[EmbeddedTarget | ParallelClusterTarget, Field(discriminator="kind")]
