@@ -16,20 +16,28 @@ MAY_IMPORT = {
     "settings": {"settings"},
     "plan": {"settings", "plan"},
     "render": {"plan", "settings", "render"},
-    **{room: {"plan", "settings", room} for room in ("remote", "embedded", "router", "bench", "collect")},
+    # Commands for another machine go through render's quoting function.
+    "remote": {*PURE_ROOMS, "remote"},
+    **{room: {"plan", "settings", room} for room in ("embedded", "router", "bench", "collect")},
     "report": {"plan", "settings", "collect", "report"},
-    "flows": {*PURE_ROOMS, "remote", "embedded", "router", "bench", "collect", "report", "flows"},
+    "preflight": {"plan", "settings", "preflight"},
+    "doctor": {"plan", "settings", "doctor"},
+    "flows": {
+        *(*PURE_ROOMS, "preflight", "remote", "embedded", "router", "bench", "collect", "report", "doctor"),
+        "flows",
+    },
     "testing": {*PURE_ROOMS, "remote", "testing"},
 }
 # Libraries with effects, and the only rooms that may use them.
 EFFECTS = {
-    "subprocess": {"remote", "embedded"},
-    "socket": {"router", "embedded", "testing"},
+    "subprocess": {"remote", "embedded", "testing"},
+    "socket": {"router", "embedded", "testing", "remote"},
     "aiohttp": {"router"},
     "openai": {"bench"},
     "httpx": {"bench"},
     "boto3": {"remote"},
     "fabric": {"remote"},
+    "paramiko": {"remote"},
 }
 
 

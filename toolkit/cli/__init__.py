@@ -15,10 +15,12 @@ from toolkit.errors import ToolkitError
 # noun -> what it is, as `toolkit --help` lists it. The module toolkit.cli.<noun> exports `cli`.
 NOUNS = {
     "cluster": "Make, look at and take down the cluster that engines run on.",
+    "image": "Build and look after the nodes' AMI.",
     "job": "Render, submit and follow the jobs of a deployment.",
     "sweep": "Measure two-way KV transfer OFF against ON over prompt lengths.",
     "report": "Build figures, page and verdict of a sweep.",
     "router": "The KV-aware multi-turn router.",
+    "doctor": "Find what is wrong with a cluster or a node, with evidence and the next step.",
     "settings": "Show, check and describe deployment settings.",
     "demo": "The whole path on this machine, from nothing to a verdict.",
 }
