@@ -3,7 +3,7 @@ PYTHON ?= python3
 TOOLKIT = .venv/bin/toolkit
 FAST = not slurm and not engine and not slow and not aws
 
-.PHONY: help install engine demo test test-fast lint golden clean
+.PHONY: help install engine demo demo-aws test test-fast lint golden clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | column -t -s "$$(printf '\t')"
@@ -20,6 +20,9 @@ engine: install  ## .venv-engine: vLLM for CPU, NIXL and our connector
 
 demo: install  ## the whole path on this machine, from nothing to a verdict
 	$(TOOLKIT) demo
+
+demo-aws: install  ## provisioning from image to clean-up, against a simulated AWS
+	.venv/bin/python -m toolkit.testing.aws.demo
 
 test: engine  ## every test, with a real Slurm and real engines
 	.venv/bin/python -m pytest

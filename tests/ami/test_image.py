@@ -12,8 +12,9 @@ import yaml
 
 from toolkit.errors import SettingsError
 from toolkit.plan.image import LONGEST_NAME, ImagePlan, image_name
+from toolkit.plan.node_check import node_check
 from toolkit.plan.node_software import node_software
-from toolkit.render.image import render_component, render_image_config, render_verify, setup_files
+from toolkit.render.image import render_component, render_image_config, setup_files
 
 SOFTWARE = node_software()
 PLAN = ImagePlan(
@@ -35,14 +36,14 @@ PLAN = ImagePlan(
 def test_golden_files(golden: Callable[[str, str], None]) -> None:
     golden("image/image.yaml", render_image_config(PLAN))
     golden("image/component.sh", render_component(PLAN))
-    golden("image/verify.sh", render_verify())
+    golden("image/verify.sh", node_check())
 
 
 def test_the_default_name() -> None:
     assert PLAN.name == "pd-3-14-2-nv580-126-16-cuda13-0-efa1-50-0"
 
 
-@pytest.mark.parametrize("text", [render_component(PLAN), render_verify()], ids=["component", "verify"])
+@pytest.mark.parametrize("text", [render_component(PLAN), node_check()], ids=["component", "verify"])
 def test_scripts_are_sound_shell(text: str, tmp_path: Path) -> None:
     script = tmp_path / "script.sh"
     script.write_text(text)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.plan.node_check import node_check
 from toolkit.plan.node_software import node_software, verify_arguments
-from toolkit.render.image import render_verify
 
 SOFTWARE = node_software()
 
@@ -63,7 +63,7 @@ class Node:
 
     def verify(self) -> subprocess.CompletedProcess[str]:
         script = self.root / "verify.sh"
-        script.write_text(render_verify())
+        script.write_text(node_check())
         environment = {"PATH": f"{self.root / 'bin'}:{os.environ['PATH']}"}
         return subprocess.run(
             ["bash", str(script), *self.arguments, "--root", str(self.root)],
@@ -196,6 +196,10 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str]] = {
         lambda node: (node.root / "sys/class/infiniband/rdmap3s0").rename(node.root / "elsewhere"),
         "EFA devices in /sys/class/infiniband: expected 16, found 15;",
     ),
+    "no EFA device, and so no folder for them": (
+        lambda node: (node.root / "sys/class/infiniband").rename(node.root / "elsewhere"),
+        "EFA devices in /sys/class/infiniband: expected 16, found 0;",
+    ),
     "no EFA provider": (
         lambda node: node.prints("fi_info", "fi_getinfo: -61 (No data available)\n", 61),
         "fi_info -p efa -t FI_EP_RDM: expected provider: efa, found fi_getinfo: -61 (No data available);",
@@ -250,7 +254,7 @@ def test_a_command_that_is_absent_or_fails_is_a_fault_not_a_crash(node: Node) ->
 @pytest.mark.parametrize("wrong", [[], ["prefill"], ["gpu", "--drivers", "1"], ["gpu", "--driver"]])
 def test_wrong_usage_is_told(node: Node, wrong: list[str]) -> None:
     script = node.root / "verify.sh"
-    script.write_text(render_verify())
+    script.write_text(node_check())
     done = subprocess.run(["bash", str(script), *wrong], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "usage: verify.sh gpu|head|router" in done.stderr

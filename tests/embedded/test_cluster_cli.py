@@ -10,7 +10,6 @@ from click.testing import CliRunner
 
 from toolkit.cli.cluster import cli
 from toolkit.embedded.state import running_roots
-from toolkit.errors import ToolkitError
 
 DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
 
@@ -18,6 +17,11 @@ DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
 def arguments(verb: str, root: Path, *more: str) -> list[str]:
     settings = ("--set", f"target.root={root}", "--set", f"target.engine_env={root / 'engine'}")
     return [verb, "-f", str(DEPLOYMENTS / "embedded.yaml"), *settings, *more]
+
+
+def row(root: Path, state: str, nodes: int | None, jobs: int | None) -> dict[str, object]:
+    of_aws = {"version": None, "region": None}
+    return {"name": str(root), "target": "embedded", "state": state, **of_aws, "nodes": nodes, "jobs": jobs}
 
 
 def test_describe_shows_the_plan_of_an_absent_cluster(tmp_path: Path) -> None:
@@ -35,14 +39,13 @@ def test_describe_shows_the_plan_of_an_absent_cluster(tmp_path: Path) -> None:
 
 def test_list_has_the_settings_own_cluster_first(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, arguments("list", tmp_path, "-o", "json"), catch_exceptions=False)
-    assert json.loads(done.stdout)[0] == {"root": str(tmp_path), "state": "absent", "nodes": 3, "jobs": 0}
+    assert json.loads(done.stdout)[0] == row(tmp_path, "absent", 3, 0)
 
 
 def test_list_without_a_file_shows_what_runs_only() -> None:
     done = CliRunner().invoke(cli, ["list", "-o", "json"], catch_exceptions=False)
     assert done.exit_code == 0
-    running = [{"root": str(r), "state": "running", "nodes": None, "jobs": None} for r in running_roots()]
-    assert json.loads(done.stdout) == running
+    assert json.loads(done.stdout) == [row(root, "running", None, None) for root in running_roots()]
 
 
 def test_list_does_not_ignore_settings_of_no_file() -> None:
@@ -67,9 +70,16 @@ def test_purge_asks_first(tmp_path: Path) -> None:
     assert "--yes" in done.stderr
 
 
-@pytest.mark.parametrize("verb", ["create", "delete", "describe", "list"])
-def test_clusters_on_aws_are_not_made_here(verb: str) -> None:
-    argv = [verb, "-f", str(DEPLOYMENTS / "qwen3-32b-p5en.yaml")]
-    with pytest.raises(ToolkitError, match="not part of this version") as caught:
-        CliRunner().invoke(cli, argv, catch_exceptions=False)
-    assert caught.value.exit_code == 1
+@pytest.mark.parametrize("option", ["--dry-run", "--no-wait", "--no-rollback"])
+def test_options_of_clusters_on_aws_are_refused(tmp_path: Path, option: str) -> None:
+    done = CliRunner().invoke(cli, arguments("create", tmp_path, option))
+    assert done.exit_code == 2
+    assert f"{option} is for AWS only" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", ["update", "diff", "ssh"])
+def test_verbs_of_clusters_on_aws_are_refused(tmp_path: Path, verb: str) -> None:
+    done = CliRunner().invoke(cli, arguments(verb, tmp_path))
+    assert done.exit_code == 2
+    assert "this machine" in done.stderr

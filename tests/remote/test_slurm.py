@@ -62,8 +62,10 @@ def test_states_are_asked_again_while_the_controller_is_away() -> None:
     answers = iter([Completed(1, "", "squeue: error: away"), Completed(0, '{"jobs": []}', "")])
 
     class Restarting(FakeHead):
-        def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float = 60) -> Completed:
-            super().run(argv, stdin=stdin, timeout=timeout)
+        def run(
+            self, argv: Sequence[str], *, stdin: str = "", timeout: float = 60, repeat: bool = False
+        ) -> Completed:
+            super().run(argv, stdin=stdin, timeout=timeout, repeat=repeat)
             return next(answers)
 
     assert Slurm(Restarting()).states(patience=60) == {}

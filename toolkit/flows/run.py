@@ -7,7 +7,7 @@ import json
 import re
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -120,12 +120,14 @@ class Run:
 
     def follow(self, job: str, lines: int) -> Iterator[str]:
         """The last `lines` lines of a job's log, then what it writes, until the job has ended."""
-        log = self.target.head.get(self.folder.log(job)) or ""
+        path = self.folder.log(job)
+        start = max(0, (self.target.head.size(path) or 0) - lines * LOG_LINE_BYTES)
+        log = self.target.head.get(path, start=start) or ""
         yield _printable("".join(log.splitlines(keepends=True)[-lines:]))
-        read = _size(log)
+        read = start + _size(log)
         while True:
             ended = self.states(patience=PATIENCE_SECONDS)[job].ended
-            new = self.target.head.get(self.folder.log(job), start=read) or ""
+            new = self.target.head.get(path, start=read) or ""
             # A line that is being written waits, so that no character is cut in two.
             whole = new if ended else new[: new.rfind("\n") + 1]
             if whole:
@@ -163,38 +165,55 @@ def submit(
 ) -> Run:
     """Writes the run's folder, with `files` besides, and submits its jobs in order. If one is refused, those
     before are cancelled. `again`: in a folder whose former jobs have ended."""
+    written = {**render_run(plan), **(files or {})}
+    return submit_jobs(
+        settings, plan.name, plan.folder, [job.name for job in plan.jobs], written, target, again=again
+    )
+
+
+def submit_jobs(
+    settings: Deployment,
+    name: str,
+    folder: RunFolder,
+    jobs: Sequence[str],
+    files: Mapping[PurePosixPath, str],
+    target: OpenTarget,
+    *,
+    again: bool = False,
+) -> Run:
+    """`submit` for scripts that are rendered: `files` holds one for each of `jobs`, at its place."""
     target.slurm.check()
-    folder = plan.folder
     with target.head.lock(folder.lock):
         if target.head.get(folder.jobs) is not None and not again:
             raise SettingsError(
                 f"a run {folder.root} exists already.",
                 next_step="give another --name, or remove that folder",
             )
-        scripts = {**render_run(plan), **(files or {})}
-        # Slurm opens a job's log before the job starts, and without the log's folder the job fails silently.
-        scripts[folder.log("README").with_suffix(".txt")] = LOGS_README
-        scripts[folder.settings] = settings.model_dump_json(indent=2) + "\n"
+        written = {
+            **files,
+            # Slurm opens a job's log before the job starts; without the log's folder the job fails silently.
+            folder.log("README").with_suffix(".txt"): LOGS_README,
+            folder.settings: settings.model_dump_json(indent=2) + "\n",
+        }
         try:
-            for path, text in scripts.items():
+            for path, text in written.items():
                 target.head.put(path, text)
         except ToolkitError as error:
             raise ToolkitError(
                 f"{error.what} Nothing was submitted; {folder.root} holds a part of the run's files.",
                 next_step=error.next_step,
             ) from error
-        return _submit_jobs(plan, target)
+        return _submit_jobs(name, folder, jobs, target)
 
 
-def _submit_jobs(plan: RunPlan, target: OpenTarget) -> Run:
-    record = RunRecord.intended(time.time(), plan.name, (job.name for job in plan.jobs))
-    run = Run(target, plan.folder, record)
-    target.head.put(plan.folder.jobs, record.to_json())
+def _submit_jobs(name: str, folder: RunFolder, jobs: Sequence[str], target: OpenTarget) -> Run:
+    run = Run(target, folder, RunRecord.intended(time.time(), name, jobs))
+    target.head.put(folder.jobs, run.record.to_json())
     try:
-        for job in plan.jobs:
-            job_id = target.slurm.submit(plan.folder.script(job.name))
-            run = replace(run, record=run.record.submitted(job.name, job_id))
-            target.head.put(plan.folder.jobs, run.record.to_json())
+        for job in jobs:
+            job_id = target.slurm.submit(folder.script(job))
+            run = replace(run, record=run.record.submitted(job, job_id))
+            target.head.put(folder.jobs, run.record.to_json())
     except (ToolkitError, KeyboardInterrupt):
         # Also one whose id had not come back yet.
         run.cancel(lambda _: None)

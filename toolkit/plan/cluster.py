@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from toolkit.data import shipped
 from toolkit.errors import SettingsError
 from toolkit.plan.image import image_name
 from toolkit.plan.instance_type import InstanceType, Nic, known_instance_types, nics
+from toolkit.plan.node_check import node_check
 from toolkit.plan.node_software import NodeSoftware, node_software, verify_arguments
 from toolkit.settings.cluster import ComputeNodes, NodeRole
 from toolkit.settings.target import ParallelClusterTarget
@@ -127,14 +127,15 @@ class ClusterPlan:
     @property
     def scripts(self) -> tuple[Script, ...]:
         """Every script once."""
-        return tuple({s.url: s for part in (self.head, *self.queues) for s in part.scripts}.values())
+        parts: tuple[Head | Queue, ...] = (self.head, *self.queues)
+        return tuple({script.url: script for part in parts for script in part.scripts}.values())
 
 
 def parallelcluster_version(target: ParallelClusterTarget, software: NodeSoftware | None = None) -> str:
     return target.version or (software or node_software()).parallelcluster
 
 
-def plan_cluster(target: ParallelClusterTarget, found: Found = Found()) -> ClusterPlan:  # noqa: B008 (frozen)
+def plan_cluster(target: ParallelClusterTarget, found: Found = Found()) -> ClusterPlan:
     """The whole cluster; raises SettingsError that names every setting which creating one needs."""
     _require(target)
     software = node_software()
@@ -185,7 +186,7 @@ def plan_cluster(target: ParallelClusterTarget, found: Found = Found()) -> Clust
 
 
 def instance_type(name: str, types: Mapping[str, InstanceType]) -> InstanceType:
-    """Facts of a type; of one that nobody knows, a plain one without GPU and EFA, which a check then names."""
+    """Facts of a type; of one that nobody knows, a plain one without GPU and EFA: a check names it."""
     return types.get(name) or InstanceType(name, 0, 0, 0, None, 1, 1, 0, ())
 
 
@@ -259,7 +260,7 @@ def _scripts(
     own = tuple(Script(each.script, each.args) for each in target.scripts if role in each.nodes)
     if target.image.official:
         return own
-    text = shipped("ami-setup", "verify.sh").read_text(encoding="utf-8")
+    text = node_check()
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     url = f"s3://{target.bucket}/{target.cluster_name}/verify-{digest}.sh"
     arguments = verify_arguments(role, software, efa_devices=efa_devices, mounts=(target.storage.mount,))
@@ -272,8 +273,7 @@ def _require(target: ParallelClusterTarget) -> None:
         "network.compute_subnet": target.network.compute_subnet or target.network.create,
         "ssh.key_name": target.ssh.key_name,
         "bucket": target.bucket or target.image.official,
-        "capacity.reservation": target.capacity.reservation
-        or target.capacity.kind in ("on-demand", "spot"),
+        "capacity.reservation": target.capacity.reservation or target.capacity.kind in ("on-demand", "spot"),
     }
     missing = [f"target.{key}" for key, given in needed.items() if not given]
     if missing:

@@ -121,7 +121,7 @@ class Slurm:
         self._without_controller = (
             "`toolkit cluster create -f FILE` starts the embedded cluster"
             if conf
-            else "run this on the cluster's head node; `scontrol ping` must say UP there"
+            else "`scontrol ping` must say UP on the head node; is target.ssh.host the head node?"
         )
 
     def submit(self, script: PurePosixPath) -> int:
@@ -136,7 +136,9 @@ class Slurm:
         while True:
             try:
                 # Without -j: squeue fails for an id that has been purged.
-                done = self._call(["squeue", "--states=all", "--json"], "can't read Slurm's jobs")
+                done = self._call(
+                    ["squeue", "--states=all", "--json"], "can't read Slurm's jobs", repeat=True
+                )
                 return parse_states(done.stdout)
             except ToolkitError:
                 if time.monotonic() > deadline:
@@ -146,30 +148,30 @@ class Slurm:
     def cancel(self, job_ids: Iterable[int]) -> None:
         ids = [str(job_id) for job_id in job_ids]
         if ids:
-            self._call(["scancel", *ids], f"can't cancel jobs {', '.join(ids)}")
+            self._call(["scancel", *ids], f"can't cancel jobs {', '.join(ids)}", repeat=True)
 
     def check(self) -> None:
         """Raises ToolkitError when no controller answers."""
-        done = self._run(["scontrol", "ping"])
+        done = self._run(["scontrol", "ping"], repeat=True)
         if done.returncode != 0 or " UP" not in done.stdout:
             raise ToolkitError(
                 f"no Slurm controller answers: {_told(done)}",
                 next_step=self._without_controller,
             )
 
-    def _call(self, argv: list[str], failure: str) -> Completed:
-        done = self._run(argv)
+    def _call(self, argv: list[str], failure: str, *, repeat: bool = False) -> Completed:
+        done = self._run(argv, repeat=repeat)
         if done.returncode != 0:
             error = JobFailed if argv[0] == "sbatch" else ToolkitError
             raise error(f"{failure}: {_told(done)}", next_step="see `sinfo` and `squeue` on the head node")
         return done
 
-    def _run(self, argv: list[str]) -> Completed:
+    def _run(self, argv: list[str], *, repeat: bool) -> Completed:
         if self._conf and self._head.get(self._conf) is None:
             raise ToolkitError(
                 f"no cluster is up: {self._conf} is not there.", next_step=self._without_controller
             )
-        return self._head.run(argv)
+        return self._head.run(argv, repeat=repeat)
 
 
 def _told(done: Completed) -> str:

@@ -1,4 +1,4 @@
-"""An image's plan -> pcluster's image configuration, the component's script, the nodes' verify.sh. Pure."""
+"""An image's plan -> pcluster's image configuration, the component's script. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 
 from toolkit.data import shipped
 from toolkit.plan.image import ImagePlan
+from toolkit.plan.node_check import node_check
 from toolkit.plan.node_software import PAYLOAD_FOLDER, SETUP_FOLDER
 from toolkit.render.shell import quote
 
 CONFIG, COMPONENT = "image.yaml.j2", "component.sh.j2"
 DELIMITER = "PD_END_OF_FILE"
-# The line by which verify.sh reads facts.sh; on a node it is one file.
-FACTS_LINE = '. "$(dirname "$0")/facts.sh"\n'
 
 
 def render_image_config(plan: ImagePlan) -> str:
@@ -43,22 +42,13 @@ def render_component(plan: ImagePlan) -> str:
     )
 
 
-def render_verify() -> str:
-    """verify.sh in one file, as OnNodeConfigured fetches it."""
-    text, facts = _shipped("verify.sh"), _shipped("facts.sh")
-    if text.count(FACTS_LINE) != 1:
-        raise ValueError("verify.sh does not read facts.sh by the one line that is replaced here")
-    lines = text.replace(FACTS_LINE, facts).splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith("# shellcheck source"))
-
-
 def setup_files() -> dict[str, str]:
     """The files that the component lays down on the image, by their path in the setup folder."""
     names = ["versions.yaml", "facts.sh", "lib.sh"]
     names += sorted(
         f"steps/{entry.name}" for entry in shipped("ami-setup", "steps").iterdir() if entry.is_file()
     )
-    return {**{name: _shipped(name) for name in names}, "verify.sh": render_verify()}
+    return {**{name: _shipped(name) for name in names}, "verify.sh": node_check()}
 
 
 def _version_tags(plan: ImagePlan) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import PurePosixPath
 
-from jinja2 import DictLoader, Environment, StrictUndefined
+from jinja2 import DictLoader, Environment, StrictUndefined, Template
 
 from toolkit.data import shipped
 from toolkit.plan.run import EngineJob, RouterJob, RunPlan, SweepJob
@@ -23,23 +23,24 @@ def render_run(plan: RunPlan) -> dict[PurePosixPath, str]:
 
 
 def render_job(plan: RunPlan, job: EngineJob | RouterJob | SweepJob) -> str:
-    return (
-        _environment()
-        .get_template(TEMPLATES[type(job)])
-        .render(
-            run=plan.name,
-            folder=plan.folder,
-            places=plan.places,
-            job=job,
-            lib=shipped("sbatch", "lib.sh").read_text(encoding="utf-8").rstrip("\n"),
-            wait_seconds=WAIT_SECONDS,
-        )
+    return job_template(TEMPLATES[type(job)]).render(
+        run=plan.name,
+        folder=plan.folder,
+        places=plan.places,
+        job=job,
+        lib=shipped("sbatch", "lib.sh").read_text(encoding="utf-8").rstrip("\n"),
+        wait_seconds=WAIT_SECONDS,
     )
+
+
+def job_template(name: str) -> Template:
+    """A template of a job script, with `quote` and `command` as filters."""
+    return _environment().get_template(name)
 
 
 @cache
 def _environment() -> Environment:
-    names = ("head.j2", *TEMPLATES.values())
+    names = ("head.j2", *TEMPLATES.values(), "stage.sbatch.j2")
     environment = Environment(
         loader=DictLoader({name: shipped("sbatch", name).read_text(encoding="utf-8") for name in names}),
         undefined=StrictUndefined,

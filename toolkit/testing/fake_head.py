@@ -32,6 +32,7 @@ class FakeHead:
     that sbatch rejects; `full` makes every write fail as a full disk does."""
 
     files: dict[PurePosixPath, str] = field(default_factory=dict)
+    modes: dict[PurePosixPath, int] = field(default_factory=dict)
     jobs: list[FakeJob] = field(default_factory=list)
     commands: list[list[str]] = field(default_factory=list)
     refuse: frozenset[str] = frozenset()
@@ -44,7 +45,14 @@ class FakeHead:
         """The newest job of that name."""
         return next(job for job in reversed(self.jobs) if job.short_name == short_name)
 
-    def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float = 60) -> Completed:  # noqa: ARG002
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: str = "",  # noqa: ARG002
+        timeout: float = 60,  # noqa: ARG002
+        repeat: bool = False,  # noqa: ARG002
+    ) -> Completed:
         self.commands.append(list(argv))
         if argv[0] in self.answers:
             return self.answers[argv[0]]
@@ -73,18 +81,24 @@ class FakeHead:
         self.jobs.append(job)
         return Completed(0, f"{job.job_id}\n", "")
 
-    def put(self, path: PurePosixPath, text: str) -> None:
+    def put(self, path: PurePosixPath, text: str, *, mode: int = 0o644) -> None:
         if self.full:
             raise ToolkitError(f"can't write {path}: No space left on device.")
         self.files[path] = text
+        self.modes[path] = mode
 
-    def get(self, path: PurePosixPath, *, start: int = 0, tail: int | None = None) -> str | None:
+    def get(
+        self, path: PurePosixPath, *, start: int = 0, tail: int | None = None, limit: int | None = None
+    ) -> str | None:
         text = self.files.get(path)
         if text is None:
             return None
-        return text.encode(errors="surrogateescape")[start if tail is None else -tail :].decode(
-            errors="surrogateescape"
-        )
+        content = text.encode(errors="surrogateescape")[start if tail is None else -tail :]
+        return content[:limit].decode(errors="surrogateescape")
+
+    def size(self, path: PurePosixPath) -> int | None:
+        text = self.files.get(path)
+        return None if text is None else len(text.encode(errors="surrogateescape"))
 
     @contextmanager
     def lock(self, path: PurePosixPath) -> Iterator[None]:
@@ -95,6 +109,10 @@ class FakeHead:
             yield
         finally:
             self.locked.remove(path)
+
+    @contextmanager
+    def tunnel(self, host: str, port: int, *, local_port: int = 0) -> Iterator[str]:
+        yield f"http://127.0.0.1:{local_port or 1}/{host}:{port}"
 
     def names(self, folder: PurePosixPath) -> list[str]:
         return sorted({path.relative_to(folder).parts[0] for path in self.files if folder in path.parents})

@@ -173,7 +173,8 @@ verify_efa() {
     expect "efa module" "$efa_module" "$(ask modinfo -F version efa)" "$rebuild"
   fi
   if [[ -n $efa_devices && $efa_devices != 0 ]]; then
-    found=$(find "$root/sys/class/infiniband" -mindepth 1 -maxdepth 1 2>/dev/null | wc -l)
+    # Without any device the folder is missing too, which is 0.
+    found=$({ find "$root/sys/class/infiniband" -mindepth 1 -maxdepth 1 2>/dev/null || true; } | wc -l)
     expect "EFA devices in /sys/class/infiniband" "$efa_devices" "$found" \
       "the instance was started with other network interfaces: check Efa/Enabled of the queue"
     endpoints=$(PATH="$root/opt/amazon/efa/bin:$PATH" ask fi_info -p efa -t FI_EP_RDM)

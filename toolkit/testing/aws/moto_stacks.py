@@ -1,0 +1,133 @@
+"""Gives pcluster's stacks their life: what a creation, update, deletion or image build brings along."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moto.cloudformation.models import CloudFormationBackend
+from moto.cloudformation.responses import CloudFormationResponse
+
+from toolkit.testing.aws import fleet, image_build, timeline
+from toolkit.testing.aws.account import Clients
+from toolkit.testing.aws.simulation import simulation
+from toolkit.testing.aws.stack_life import Life, lives, resources_of, stack_itself
+from toolkit.testing.aws.stories import tell
+
+VERSION_TAG, IMAGE_TAG = "parallelcluster:version", "parallelcluster:image_id"
+
+
+def install(clients: Clients) -> None:
+    backend: Any = CloudFormationBackend
+    _remember_rollback()
+    _create(backend, clients)
+    _update(backend, clients)
+    _delete(backend, clients)
+    _notice_describes(backend)
+
+
+def _remember_rollback() -> None:
+    """Moto ignores DisableRollback, which decides whether a failed cluster can still be looked at."""
+    response: Any = CloudFormationResponse
+    original = response.create_stack
+
+    def create(self: Any) -> Any:
+        backend = self.cloudformation_backend
+        backend.standin_keep_failed = self._get_param("DisableRollback") in (True, "true")
+        return original(self)
+
+    response.create_stack = create
+
+
+def _create(backend: Any, clients: Clients) -> None:
+    original = backend.create_stack
+
+    def create(self: Any, name: str, *rest: Any, **options: Any) -> Any:
+        stack = original(self, name, *rest, **options)
+        if VERSION_TAG not in stack.tags:  # nested stacks, and whatever pcluster did not make
+            return stack
+        stack.disable_rollback = self.standin_keep_failed
+        stack.events.clear()
+        lives.begin(_image_life(stack, clients) if IMAGE_TAG in stack.tags else _cluster_life(stack, clients))
+        return stack
+
+    backend.create_stack = create
+
+
+def _cluster_life(stack: Any, clients: Clients) -> Life:
+    scenario = simulation.scenario
+    cluster = fleet.Cluster(clients, stack)
+    setting = cluster.setting()
+    story = tell(scenario.outcome, setting)
+    unfolds = timeline.creation(
+        stack_itself(stack), resources_of(stack), story.fault, rollback=not stack.disable_rollback
+    )
+    stages = [
+        (0.4, lambda: cluster.write_head_logs(story.head)),
+        (0.7, lambda: cluster.launch(story)),
+        (0.8, lambda: cluster.set_status(story.fleet)),
+    ]
+    if story.fault and story.fault.resource != timeline.HEAD_WAIT:
+        stages = [(0.0, cluster.terminate)]
+    if story.fault and not stack.disable_rollback:
+        stages.append((1.0, cluster.terminate))
+    return Life(stack, unfolds, scenario.create_seconds, stages)
+
+
+def _image_life(stack: Any, clients: Clients) -> Life:
+    scenario = simulation.scenario
+    build = image_build.Build(clients, stack, scenario)
+    unfolds = timeline.creation(stack_itself(stack), resources_of(stack), build.fault, rollback=False)
+    stages = [(0.1, build.write_log)]
+    if build.fault is None:
+        stages.append((1.0, build.publish))
+    return Life(stack, unfolds, scenario.image_seconds, stages)
+
+
+def _update(backend: Any, clients: Clients) -> None:
+    original = backend.update_stack
+
+    def update(self: Any, name: str, *rest: Any, **options: Any) -> Any:
+        stack = original(self, name, *rest, **options)
+        if VERSION_TAG in stack.tags:
+            del stack.events[-2:]  # moto's own two
+            cluster = fleet.Cluster(clients, stack)
+            story = tell("complete", cluster.setting())
+            unfolds = timeline.update(stack_itself(stack), resources_of(stack))
+            stages = [(1.0, lambda: cluster.launch(story))]
+            lives.begin(Life(stack, unfolds, simulation.scenario.update_seconds, stages))
+        return stack
+
+    backend.update_stack = update
+
+
+def _delete(backend: Any, clients: Clients) -> None:
+    """A deleted stack stays DELETE_IN_PROGRESS for a while: moto's is gone at once, and pcluster, which
+    describes it by name after the call, then takes its own success for a failure."""
+    original = backend.delete_stack
+
+    def delete(self: Any, name: str) -> None:
+        stack = next((each for each in self.stacks.values() if name in (each.name, each.stack_id)), None)
+        if stack is None or VERSION_TAG not in stack.tags:
+            original(self, name)
+            return
+        cluster = fleet.Cluster(clients, stack)
+        ours = IMAGE_TAG not in stack.tags and not simulation.scenario.leave_instances
+        stages = [(0.3, cluster.terminate)] if ours else []
+        stages.append((1.0, lambda: original(self, stack.stack_id)))
+        unfolds = timeline.deletion(stack_itself(stack), resources_of(stack))
+        lives.begin(Life(stack, unfolds, simulation.scenario.delete_seconds, stages, unseen=True))
+        stack.status = "DELETE_IN_PROGRESS"
+
+    backend.delete_stack = delete
+
+
+def _notice_describes(backend: Any) -> None:
+    original = backend.describe_stacks
+
+    def describe(self: Any, name: str) -> Any:
+        stacks = original(self, name)
+        for stack in stacks:
+            lives.seen(stack.stack_id)
+        return stacks
+
+    backend.describe_stacks = describe

@@ -1,0 +1,98 @@
+"""S3, FSx and CloudWatch Logs: four places where moto answers unlike AWS and pcluster notices."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import moto.logs.models as moto_logs
+from moto.ec2.models import ec2_backends
+from moto.fsx.models import FileSystem, FSxBackend
+from moto.iam.access_control import PermissionResult
+from moto.moto_api._internal import mock_random
+from moto.s3.models import FakeBucket
+
+MOUNT_NAME = "standin1"
+
+
+def install() -> None:
+    _ignore_bucket_policies()
+    _give_file_systems_a_network()
+    _refuse_unknown_file_systems()
+    _export_under_the_task()
+
+
+def _ignore_bucket_policies() -> None:
+    """Moto takes a Deny with a Condition that does not hold (aws:SecureTransport) for a denial of all."""
+    bucket: Any = FakeBucket
+
+    def neutral(*_: Any) -> PermissionResult:
+        return PermissionResult.NEUTRAL
+
+    bucket.get_permission = neutral
+
+
+def _give_file_systems_a_network() -> None:
+    """Moto's file systems have ids of 8 digits (pcluster wants 17) and no VPC, interface or mount name."""
+    model: Any = FileSystem
+    original_init, original_dict = model.__init__, model.to_dict
+
+    def init(self: Any, account_id: str, region_name: str, *rest: Any, **options: Any) -> None:
+        original_init(self, account_id, region_name, *rest, **options)
+        short, full = self.file_system_id, f"fs-{mock_random.getrandbits(68):017x}"
+        for name, value in list(vars(self).items()):
+            if isinstance(value, str) and short in value:
+                setattr(self, name, value.replace(short, full))
+        backend = ec2_backends[account_id][region_name]
+        subnet = backend.get_subnet(self.subnet_ids[0])
+        groups = list(self.security_group_ids or [])
+        interface = backend.create_network_interface(subnet, [], group_ids=groups, description="fsx")
+        self.network = {"VpcId": subnet.vpc_id, "NetworkInterfaceIds": [interface.id]}
+
+    def to_dict(self: Any) -> dict[str, Any]:
+        document = {**original_dict(self), **self.network, "Lifecycle": "AVAILABLE"}
+        document["OwnerId"] = self.resource_arn.split(":")[4]
+        if "LustreConfiguration" in document:
+            lustre = {**document["LustreConfiguration"], "MountName": MOUNT_NAME}
+            document["LustreConfiguration"] = lustre
+        return document
+
+    model.__init__, model.to_dict = init, to_dict
+
+
+def _refuse_unknown_file_systems() -> None:
+    """Moto answers an unknown id with an empty list, AWS with FileSystemNotFound."""
+    from moto.core.exceptions import JsonRESTError
+
+    backend: Any = FSxBackend
+    original = backend.describe_file_systems
+
+    def describe(self: Any, file_system_ids: list[str], *rest: Any, **options: Any) -> Any:
+        for name in file_system_ids or ():
+            if name not in self.file_systems:
+                raise JsonRESTError("FileSystemNotFound", f"File system '{name}' does not exist.")
+        return original(self, file_system_ids=file_system_ids, *rest, **options)  # noqa: B026
+
+    backend.describe_file_systems = describe
+
+
+def _export_under_the_task() -> None:
+    """Log export: AWS writes PREFIX/TASK/STREAM, moto PREFIX/RANDOM/STREAM; pcluster seeks the first."""
+    backend: Any = moto_logs.LogsBackend
+    original = backend.create_export_task
+
+    def export(self: Any, *rest: Any, **options: Any) -> Any:
+        task = str(uuid.uuid4())
+
+        class OneId:
+            def uuid4(self) -> str:
+                return task
+
+        module: Any = moto_logs
+        kept, module.mock_random = module.mock_random, OneId()
+        try:
+            return original(self, *rest, **options)
+        finally:
+            module.mock_random = kept
+
+    backend.create_export_task = export
