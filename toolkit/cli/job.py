@@ -73,6 +73,8 @@ def submit(file: Path, assignments: tuple[str, ...], name: str | None, dry_run: 
         )
         raise
     tell(f"model {settings.model.served_name!r} is served; `toolkit job cancel -f {file}` ends it")
+    if target.remote:
+        tell(f"that is the cluster's address; `toolkit job tunnel -f {file}` reaches it from here")
     click.echo(f"{url}/v1")
 
 
@@ -180,6 +182,118 @@ def cancel(file: Path, assignments: tuple[str, ...], run_name: str | None, every
     for run in list_runs(target, tell) if everything else [_run(target, run_name)]:
         run.cancel(tell)
         tell(f"run {run.name}: no job of it runs")
+
+
+@cli.command()
+@settings_options
+@run_option
+@click.option(
+    "--to",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Where to; default: runs/NAME in this folder.",
+)
+def download(file: Path, assignments: tuple[str, ...], run_name: str | None, to: Path | None) -> None:
+    """Fetch a run's folder to this machine: settings, scripts, logs, rows.
+
+    What is here already is not fetched again.
+
+    \b
+    Example: toolkit job download -f deployments/qwen3-32b-p5en.yaml --run first
+    """
+    from toolkit.flows.download import download as fetch
+
+    target = _target(file, assignments)
+    run = _run(target, run_name)
+    click.echo(fetch(target.head, run.folder.root, to or Path("runs") / run.name, progress()))
+
+
+@cli.command()
+@settings_options
+@run_option
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Port of this machine; default: a free one."
+)
+def tunnel(file: Path, assignments: tuple[str, ...], run_name: str | None, port: int) -> None:
+    """Reach a run's router from this machine: print its URL here, and hold it until Ctrl-C.
+
+    \b
+    Example: toolkit job tunnel -f deployments/qwen3-32b-p5en.yaml --port 8000
+    """
+    from urllib.parse import urlsplit
+
+    from toolkit.errors import ToolkitError
+    from toolkit.plan.run import ROUTER
+
+    target = _target(file, assignments)
+    run = _run(target, run_name)
+    router = urlsplit(run.address(ROUTER) or "")
+    if router.hostname is None or router.port is None:
+        raise ToolkitError(
+            f"the router of run {run.name} has not published its address.",
+            next_step=f"`toolkit job watch -f {file}` shows how far the run is",
+        )
+    with target.head.tunnel(router.hostname, router.port, local_port=port) as url:
+        click.echo(f"{url}/v1")
+        progress()(f"router {router.netloc} of run {run.name}; Ctrl-C ends it, the jobs go on")
+        try:
+            while True:
+                time.sleep(3600)
+        except KeyboardInterrupt:
+            return
+
+
+@cli.command()
+@settings_options
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Hugging Face token, in a file of this machine that only you read; default: HF_TOKEN or "
+    "HF_TOKEN_PATH of the environment, else the one put there before, else none.",
+)
+@dry_run_option
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the model is there.")
+def stage(
+    file: Path, assignments: tuple[str, ...], token_file: Path | None, dry_run: bool, wait: bool
+) -> None:
+    """Download the model to HF_HOME on the shared volume, by a Slurm job.
+
+    Files that are there are kept, and every one is checked; a model that is complete costs nothing.
+
+    \b
+    Example: toolkit job stage -f deployments/qwen3-32b-p5en.yaml
+    """
+    import os
+
+    from toolkit.flows import staging
+    from toolkit.flows.target import open_target
+    from toolkit.plan.staging import plan_staging
+    from toolkit.render.staging import render_staging
+
+    settings = load_settings(file, assignments).deployment
+    target = open_target(settings)
+    plan = plan_staging(settings, target.runs, os.environ.get("HF_ENDPOINT"))
+    if dry_run:
+        click.echo(render_staging(plan)[plan.folder.script(plan.job.name)], nl=False)
+        return
+    tell = progress()
+    run = staging.stage(settings, plan, target, _token(token_file), tell)
+    tell(f"run {run.name}: job {run.record.jobs[plan.job.name].id} stages {plan.model}")
+    if wait:
+        staging.wait(run, tell)
+    click.echo(run.name)
+
+
+def _token(file: Path | None) -> str | None:
+    import os
+
+    from toolkit.flows.staging import read_token
+
+    if file is None and (token := os.environ.get("HF_TOKEN")):
+        return token
+    path = file or os.environ.get("HF_TOKEN_PATH")
+    return read_token(Path(path)) if path else None
 
 
 def _plan(settings: Deployment, name: str | None) -> tuple[RunPlan, OpenTarget]:

@@ -91,6 +91,26 @@ def status(file: Path, assignments: tuple[str, ...], name: str, output: str) -> 
     print_rows(("leg", "done", "of"), rows, output)
 
 
+@cli.command()
+@settings_options
+@name_option
+@click.option(
+    "--to",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Where to; default: runs/NAME in this folder.",
+)
+def download(file: Path, assignments: tuple[str, ...], name: str, to: Path | None) -> None:
+    """Fetch a sweep's folder to this machine, for `toolkit report build`.
+
+    What is here already is not fetched again.
+
+    \b
+    Example: toolkit sweep download -f deployments/qwen3-32b-p5en.yaml --name first
+    """
+    click.echo(_fetched(_open_existing(file, assignments, name), to))
+
+
 def _run(sweep: Sweep, file: Path) -> None:
     from toolkit.errors import JobFailed
 
@@ -100,8 +120,15 @@ def _run(sweep: Sweep, file: Path) -> None:
     except (JobFailed, KeyboardInterrupt):
         progress()(f"what is done is kept: `toolkit sweep resume -f {file} --name {sweep.name}` goes on")
         raise
-    progress()(f"done; `toolkit report build {sweep.folder.root}` makes figures, page and verdict")
-    click.echo(sweep.folder.root)
+    folder = _fetched(sweep, None) if sweep.target.remote else Path(sweep.folder.root)
+    progress()(f"done; `toolkit report build {folder}` makes figures, page and verdict")
+    click.echo(folder)
+
+
+def _fetched(sweep: Sweep, to: Path | None) -> Path:
+    from toolkit.flows.download import download as fetch
+
+    return fetch(sweep.target.head, sweep.folder.root, to or Path("runs") / sweep.name, progress())
 
 
 def _open_existing(file: Path, assignments: tuple[str, ...], name: str) -> Sweep:
