@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 
 from toolkit.cli.cluster import cli
 from toolkit.errors import SettingsError
-from toolkit.flows.cluster_progress import creation_phase, failed_resources
+from toolkit.flows.cluster_progress import creation_phase, failed_resources, news
 from toolkit.remote.pcluster_answer import StackEvent
 
 ROOT = Path(__file__).parents[2]
@@ -89,8 +90,6 @@ def test_a_dry_run_with_a_mistake_prints_the_text_and_ends_with_the_mistake() ->
 
 
 def event(resource: str, kind: str, status: str, reason: str = "") -> StackEvent:
-    from datetime import UTC, datetime
-
     return StackEvent(resource + status, datetime(2026, 1, 1, tzinfo=UTC), resource, kind, "", status, reason)
 
 
@@ -121,3 +120,21 @@ def test_what_was_only_cancelled_did_not_fail() -> None:
         event("pd", "AWS::CloudFormation::Stack", "CREATE_FAILED", "The following resource(s) failed"),
     ]
     assert failed_resources(events) == (failed,)
+
+
+def test_landmarks_and_failures_are_told_singly_the_rest_is_counted() -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    seen = [
+        event("Role", "AWS::IAM::Role", "CREATE_COMPLETE"),
+        event("Group", "AWS::EC2::SecurityGroup", "CREATE_IN_PROGRESS"),
+        event("Group", "AWS::EC2::SecurityGroup", "CREATE_COMPLETE"),
+        event("FSX1", "AWS::FSx::FileSystem", "CREATE_COMPLETE"),
+        event("HeadNode", "AWS::EC2::Instance", "CREATE_IN_PROGRESS"),
+        event("Alarm", "AWS::CloudWatch::Alarm", "CREATE_FAILED", "no such metric"),
+    ]
+    assert sorted(news(seen, start)) == [
+        "[00:00] 2 resources made, last Group",
+        "[00:00] CREATE_COMPLETE FSX1 (AWS::FSx::FileSystem)",
+        "[00:00] CREATE_FAILED Alarm (AWS::CloudWatch::Alarm): no such metric",
+    ]
+    assert news([], start) == []

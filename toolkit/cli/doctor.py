@@ -47,8 +47,15 @@ def cluster(
     from toolkit.flows.doctor import examine_cluster
     from toolkit.flows.target import open_target
 
-    settings = load_settings(file, assignments).deployment
-    _tell(ctx, [examine_cluster(settings, open_target(settings))], output, everything=everything)
+    loaded = load_settings(file, assignments)
+    aws = None
+    if loaded.deployment.target.kind == "parallelcluster":
+        from toolkit.flows.cluster_side import aws_side
+        from toolkit.flows.provision import open_cloud
+
+        aws = aws_side(open_cloud(loaded, progress()))
+    report = examine_cluster(loaded.deployment, open_target(loaded.deployment), aws=aws)
+    _tell(ctx, [report], output, everything=everything)
 
 
 @cli.command()

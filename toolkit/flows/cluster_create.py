@@ -83,10 +83,9 @@ def follow_creation(cloud: Cloud, follower: Follower, *, rollback: bool | None =
 
 
 def _same_or_raise(cloud: Cloud, state: StackState) -> None:
-    wanted = render_with_aws(cloud).config
-    if state.version == cloud.version and yaml.safe_load(stored_config(cloud, state)) == yaml.safe_load(
-        wanted
-    ):
+    stored = stored_config(cloud, state)
+    wanted = render_with_aws(cloud, stored).config
+    if state.version == cloud.version and yaml.safe_load(stored) == yaml.safe_load(wanted):
         return
     raise SettingsError(
         f"cluster {cloud.name} is up in {cloud.region}, and these settings would give another one.",

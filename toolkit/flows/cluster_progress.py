@@ -23,6 +23,9 @@ POLL_SECONDS = 5.0  # once it is clear that it takes minutes; every second at fi
 PATIENCE_SECONDS = 120.0
 INSTANCE, WAIT = "AWS::EC2::Instance", "AWS::CloudFormation::WaitCondition"
 STACK = "AWS::CloudFormation::Stack"
+# What takes long or is waited for; a cluster has some fifty resources more.
+LANDMARKS = (INSTANCE, WAIT, STACK, "AWS::FSx::FileSystem", "AWS::EC2::NatGateway")
+DONE = {"CREATE_COMPLETE": "made", "UPDATE_COMPLETE": "changed", "DELETE_COMPLETE": "removed"}
 CANCELLED = re.compile(r"^Resource (creation|update) cancelled")
 
 
@@ -53,10 +56,9 @@ def follow(name: str, region: str, follower: Follower, *, static_nodes: int = 0)
     phase = ""
     while state:
         events = [event for event in stack_events(arn, region) if event.time >= start]
-        for event in events:
-            if event.event_id not in told and not event.status.endswith("_IN_PROGRESS"):
-                follower.tell(_line(event, start))
-            told.add(event.event_id)
+        for line in news([event for event in events if event.event_id not in told], start):
+            follower.tell(line)
+        told.update(event.event_id for event in events)
         now = _phase(state, events, name, region, static_nodes)
         if now != phase:
             at = events[-1].time if events else start
@@ -71,6 +73,24 @@ def follow(name: str, region: str, follower: Follower, *, static_nodes: int = 0)
         time.sleep(follower.pause(since))
         state = _patiently(arn, region, follower.poll_seconds)
     return None
+
+
+def news(events: Sequence[StackEvent], start: datetime) -> list[str]:
+    """Landmarks and failures a line each, whatever else was done since the last look in one."""
+    told: list[tuple[datetime, str]] = []
+    others: dict[str, list[StackEvent]] = {}
+    for event in events:
+        over = not event.status.endswith("_IN_PROGRESS")
+        if event.status.endswith("FAILED") or (over and event.resource_type in LANDMARKS):
+            told.append((event.time, _line(event, start)))
+        elif event.status in DONE:
+            others.setdefault(event.status, []).append(event)
+    for status, done in others.items():
+        last = done[-1]
+        count = f"{len(done)} resources" if len(done) > 1 else "1 resource"
+        line = f"{elapsed(last.time - start)} {count} {DONE[status]}, last {last.resource}"
+        told.append((last.time, line))
+    return [line for _, line in sorted(told)]
 
 
 def _begin(state: StackState, events: Sequence[StackEvent]) -> datetime:

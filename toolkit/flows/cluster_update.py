@@ -29,7 +29,7 @@ def diff(cloud: Cloud) -> str:
     """Unified diff from the cluster's stored configuration to what the settings give; empty if equal. Makes
     nothing and checks nothing."""
     stored = stored_config(cloud, require_stack(cloud))
-    return unified_diff(cloud.name, stored, render_with_aws(cloud).config)
+    return unified_diff(cloud.name, stored, render_with_aws(cloud, stored).config)
 
 
 def propose_update(cloud: Cloud) -> UpdateProposal:
@@ -38,8 +38,9 @@ def propose_update(cloud: Cloud) -> UpdateProposal:
     state = require_stack(cloud)
     _same_version(cloud, state)
     _can_be_updated(cloud, state)
-    proposal = propose(cloud, updates=True)
-    text = unified_diff(cloud.name, stored_config(cloud, state), proposal.config)
+    stored = stored_config(cloud, state)
+    proposal = propose(cloud, stored=stored)
+    text = unified_diff(cloud.name, stored, proposal.config)
     cloud.tell(f"pcluster {cloud.version}: validating the changes")
     try:
         outcome = cloud.pcluster.update_cluster(cloud.name, proposal.config, dry_run=True)

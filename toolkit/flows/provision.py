@@ -13,7 +13,8 @@ import yaml
 
 from toolkit.errors import SettingsError, ToolkitError
 from toolkit.plan.aws_facts import Facts, Reservation
-from toolkit.plan.cluster import ClusterPlan, Found, parallelcluster_version, plan_cluster
+from toolkit.plan.cluster import SUBNET_WORD, ClusterPlan, Found, parallelcluster_version, plan_cluster
+from toolkit.plan.cluster_kept import keep_head_script
 from toolkit.plan.cluster_setting import setting_of
 from toolkit.plan.instance_type import known_instance_types, version_tuple
 from toolkit.preflight.check import check_plan, raise_for
@@ -99,28 +100,29 @@ def propose_offline(cloud: Cloud) -> Proposal:
     return Proposal(plan, config, _check(cloud, plan, config, None))
 
 
-def render_with_aws(cloud: Cloud) -> Proposal:
-    """What the settings give with the ids that AWS knows, unchecked: to compare with what runs."""
-    plan = plan_cluster(cloud.target, _found(cloud, AwsReader(cloud.region)))
+def render_with_aws(cloud: Cloud, stored: str) -> Proposal:
+    """What the settings give with the ids that AWS knows, unchecked: to compare with what runs, which was
+    made or last updated with `stored`."""
+    plan = _plan(cloud, AwsReader(cloud.region), stored)
     return Proposal(plan, render_cluster(plan))
 
 
-def propose(cloud: Cloud, *, updates: bool = False) -> Proposal:
+def propose(cloud: Cloud, *, stored: str | None = None) -> Proposal:
     """The settings and what AWS knows of them; SettingsError lists every problem found. Makes nothing.
 
-    `updates`: for a cluster that exists. pcluster's own checks follow with `dry_run`.
+    `stored`: the configuration of the cluster if it exists. pcluster's own checks follow with `with_dry_run`.
     """
     offline = propose_offline(cloud)
     cloud.tell(f"checking the settings of cluster {cloud.name} against AWS in {cloud.region}")
     try:
         reader = AwsReader(cloud.region)
-        plan = plan_cluster(cloud.target, _found(cloud, reader))
+        plan = _plan(cloud, reader, stored)
         config = render_cluster(plan)
         facts = reader.facts(cloud.target, plan, yaml.safe_load(config))
     except ToolkitError:
         raise_for(offline.problems, cloud.name)
         raise
-    problems = _check(cloud, plan, config, facts, updates=updates)
+    problems = _check(cloud, plan, config, facts, updates=stored is not None)
     raise_for(problems, cloud.name)
     zone = network_zone(cloud, facts) if _lacks_network(plan) else None
     return Proposal(plan, config, problems, zone=zone)
@@ -194,7 +196,12 @@ def _in_all(answers: Iterable[object]) -> frozenset[str]:
 
 
 def _lacks_network(plan: ClusterPlan) -> bool:
-    return any(word.startswith("SUBNET_OF_") for word in plan.unknown)
+    return any(word.startswith(SUBNET_WORD) for word in plan.unknown)
+
+
+def _plan(cloud: Cloud, reader: AwsReader, stored: str | None) -> ClusterPlan:
+    plan = plan_cluster(cloud.target, _found(cloud, reader))
+    return keep_head_script(plan, yaml.safe_load(stored)) if stored else plan
 
 
 def _found(cloud: Cloud, reader: AwsReader) -> Found:

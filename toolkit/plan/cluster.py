@@ -20,6 +20,8 @@ from toolkit.settings.cluster import ComputeNodes, NodeRole
 from toolkit.settings.target import ParallelClusterTarget
 
 OS = "ubuntu2404"
+# They begin the words that stand for an id which only AWS can tell.
+AMI_WORD, SUBNET_WORD = "AMI_OF_", "SUBNET_OF_"
 CAPACITY_TYPES: Mapping[str, Literal["ONDEMAND", "SPOT", "CAPACITY_BLOCK"]] = {
     "reservation": "ONDEMAND",
     "on-demand": "ONDEMAND",
@@ -143,13 +145,12 @@ def plan_cluster(target: ParallelClusterTarget, found: Found = Found()) -> Clust
     image = None
     if not target.image.ami and not target.image.official:
         image = target.image.name or image_name(software, version)
-    ami = target.image.ami or (f"AMI_OF_{image}" if image else None)
-    subnets = target.network
-    head_subnet = found.head_subnet or subnets.head_subnet or "SUBNET_OF_HEAD_NODE"
-    compute_subnet = found.compute_subnet or subnets.compute_subnet or "SUBNET_OF_COMPUTE_NODES"
-    ami = found.ami or ami
+    ami = found.ami or target.image.ami or (f"{AMI_WORD}{image}" if image else None)
+    network = target.network
+    head_subnet = found.head_subnet or network.head_subnet or f"{SUBNET_WORD}HEAD_NODE"
+    compute_subnet = found.compute_subnet or network.compute_subnet or f"{SUBNET_WORD}COMPUTE_NODES"
     types = found.instance_types or known_instance_types()
-    gpu = _gpu_queue(target, compute_subnet, types, version, software)
+    words = (ami or "", head_subnet, compute_subnet)
     return ClusterPlan(
         name=target.cluster_name,
         region=target.region,
@@ -157,31 +158,35 @@ def plan_cluster(target: ParallelClusterTarget, found: Found = Found()) -> Clust
         os=OS,
         ami=ami,
         image=image,
-        head=Head(
-            instance_type=target.head.instance_type,
-            subnet=head_subnet,
-            volume_gb=target.head.volume_gb,
-            key_name=target.ssh.key_name or "",
-            allowed_from=str(target.ssh.allowed_from),
-            scripts=_scripts(target, "head", software, 0),
-        ),
-        gpu=gpu,
+        head=_head(target, head_subnet, software),
+        gpu=_gpu_queue(target, compute_subnet, types, version, software),
         router=_router_queue(target, compute_subnet, types, version, software),
-        volume=Volume(
-            mount=str(target.storage.mount),
-            file_system=target.storage.file_system,
-            capacity_gb=target.storage.capacity_gb or 4800,
-            throughput=target.storage.throughput or 250,
-        ),
+        volume=_volume(target),
         tags=tuple(target.tags.items()),
         log_retention_days=target.log_retention_days,
         overrides=target.overrides,
-        makes_network=subnets.create,
-        unknown=tuple(
-            word
-            for word in (ami or "", head_subnet, compute_subnet)
-            if word.startswith(("AMI_OF_", "SUBNET_OF_"))
-        ),
+        makes_network=network.create,
+        unknown=tuple(word for word in words if word.startswith((AMI_WORD, SUBNET_WORD))),
+    )
+
+
+def _head(target: ParallelClusterTarget, subnet: str, software: NodeSoftware) -> Head:
+    return Head(
+        instance_type=target.head.instance_type,
+        subnet=subnet,
+        volume_gb=target.head.volume_gb,
+        key_name=target.ssh.key_name or "",
+        allowed_from=str(target.ssh.allowed_from),
+        scripts=_scripts(target, "head", software, 0),
+    )
+
+
+def _volume(target: ParallelClusterTarget) -> Volume:
+    return Volume(
+        mount=str(target.storage.mount),
+        file_system=target.storage.file_system,
+        capacity_gb=target.storage.capacity_gb or 4800,
+        throughput=target.storage.throughput or 250,
     )
 
 

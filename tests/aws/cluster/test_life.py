@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.data import shipped
+from toolkit.plan.node_check import node_check
 from toolkit.testing.aws import Standin
 from toolkit.testing.sshd import SSHD, Sshd, free_port
 
@@ -72,7 +72,7 @@ def test_the_check_script_that_nodes_run_is_in_the_bucket(made: Any) -> None:
     (key,) = [each["Key"] for each in listed]
     assert key.startswith(f"{NAME}/verify-")
     sent = toolkit.client("s3").get_object(Bucket="pd-toolkit-123456789012-ap-south-1", Key=key)["Body"]
-    assert sent.read().decode() == shipped("ami-setup", "verify.sh").read_text()
+    assert sent.read().decode() == node_check()
 
 
 def test_launch_template_has_16_efa_interfaces_the_reservation_and_no_placement_group(made: Any) -> None:
