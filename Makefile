@@ -24,9 +24,10 @@ demo: install  ## the whole path on this machine, from nothing to a verdict
 demo-aws: install  ## provisioning from image to clean-up, against a simulated AWS
 	.venv/bin/python -m toolkit.testing.aws.demo
 
-test: engine  ## every test, with a real Slurm and real engines
-	.venv/bin/python -m pytest
-	.venv-engine/bin/python -m pip install --quiet --disable-pip-version-check pytest pytest-timeout
+test: engine  ## every test, with a real Slurm, real engines, the real pcluster
+	.venv/bin/python -m pytest -n auto --dist loadfile -m "not slurm and not engine"
+	.venv/bin/python -m pytest -m "slurm or engine"
+	.venv-engine/bin/python -m pip install --quiet --disable-pip-version-check pytest pytest-timeout hypothesis
 	.venv-engine/bin/python -m pytest connector/tests
 
 test-fast: install  ## the tests that need no Slurm, engine or AWS stand-in, under a minute

@@ -2,6 +2,9 @@
 # of the steps is tested with recorded outputs.
 # shellcheck shell=bash
 
+# Any text on one line, with single blanks and without what a terminal would act on.
+pd_one_line() { LC_ALL=C tr -s '[:space:]' ' ' | LC_ALL=C tr -d '[:cntrl:]' | sed 's/^ //; s/ $//'; }
+
 # KEY: its value in versions.yaml; keys below another are written "engine.vllm". Fails if there is none.
 pd_yaml_value() {
   awk -v wanted="$1" '

@@ -7,24 +7,49 @@
 PD_SETUP=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR source=facts.sh
 . "$PD_SETUP/facts.sh"
-PD_STEP=$(basename "$0" .sh)
+PD_STEP=${PD_STEP:-$(basename "$0" .sh)}
 export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 LC_ALL=C
 
-pd_version() { pd_yaml_value "$1" <"$PD_SETUP/versions.yaml"; }
+pd_say() { printf '%s [%s] %s\n' "$(date '+%F %T')" "$PD_STEP" "$*"; }
+
+# The status by which a subshell tells the shell above it that the error's line is written.
+PD_TOLD=99
+
+# WHAT EXPECTED FOUND NEXT: ends the step with one line.
+pd_fail() {
+  pd_say "ERROR: $1: expected $2, found $3; $4" >&2
+  if ((BASH_SUBSHELL)); then exit "$PD_TOLD"; fi
+  exit 1
+}
+
+# STATUS LINE COMMAND: the last word of a command that ends the step; a subshell leaves it to the shell above it.
+pd_ended() {
+  if ((BASH_SUBSHELL)); then return; fi
+  if (($1 != PD_TOLD)); then
+    local frame place
+    place="$(basename "${BASH_SOURCE[1]}") line $2"
+    for ((frame = 2; frame < ${#BASH_SOURCE[@]}; frame++)); do
+      # Of a function here, also where the step called it.
+      [[ ${BASH_SOURCE[frame - 1]} == "${BASH_SOURCE[0]}" ]] || break
+      place+=", called at $(basename "${BASH_SOURCE[frame]}") line ${BASH_LINENO[frame - 1]}"
+    done
+    pd_say "ERROR: $place: status $1 of: $(pd_one_line <<<"$3" | cut -c 1-200); read the lines above" >&2
+  fi
+  exit 1
+}
+set -E
+trap 'pd_ended "$?" "$LINENO" "$BASH_COMMAND"' ERR
+
+pd_version() {
+  pd_yaml_value "$1" <"$PD_SETUP/versions.yaml" ||
+    pd_fail "$PD_SETUP/versions.yaml" "a value for $1" "none" "add it, as the released file has it"
+}
 
 PD_KERNEL=$(pd_version kernel)
 PD_DRIVER=$(pd_version nvidia_driver)
 PD_BRANCH=${PD_DRIVER%%.*}
 PD_CUDA=$(pd_version cuda)
 PD_EFA=$(pd_version efa_installer)
-
-pd_say() { printf '%s [%s] %s\n' "$(date '+%F %T')" "$PD_STEP" "$*"; }
-
-# WHAT EXPECTED FOUND NEXT: ends the step with one line.
-pd_fail() {
-  pd_say "ERROR: $1: expected $2, found $3; $4" >&2
-  exit 1
-}
 
 pd_dry() { [[ ${PD_DRY_RUN:-0} == 1 ]]; }
 

@@ -88,8 +88,10 @@ section libfabric fi_info --version
 section efa_module_loaded cat /sys/module/efa/version
 section efa_module_installed modinfo -F version efa
 section efa_provider fi_info -p efa -t FI_EP_RDM
+# Without any device the folder is missing too.
 shell_section rdma_devices \
-  'cd /sys/class/infiniband && for each in *; do
+  'cd /sys/class/infiniband 2>/dev/null || exit 0
+   for each in *; do
      [[ -e $each ]] || continue
      driver=$(readlink -f "$each/device/driver")
      printf "%s driver=%s numa=%s state=%s\n" "$each" "${driver##*/}" \

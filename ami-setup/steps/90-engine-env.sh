@@ -8,6 +8,8 @@ set -euo pipefail
 payload=${PD_PAYLOAD:-/opt/pd/payload}
 engine=${PD_ENGINE_ENV:-/opt/pd/engine}
 toolkit=${PD_TOOLKIT_ENV:-/opt/pd/toolkit}
+vllm=$(pd_version engine.vllm)
+nixl=$(pd_version engine.nixl)
 # python3-dev and a compiler: the engine compiles kernels when it starts.
 system=(python3-venv python3-dev gcc)
 
@@ -16,7 +18,7 @@ wheel() { find "$payload/wheels" -name "$1-*.whl" 2>/dev/null | head -n 1; }
 
 requirements() {
   case $1 in
-    "$engine") printf '%s\n' "vllm==$(pd_version engine.vllm)" "nixl==$(pd_version engine.nixl)" "$(wheel pd_connector)" ;;
+    "$engine") printf '%s\n' "vllm==$vllm" "nixl==$nixl" "$(wheel pd_connector)" ;;
     "$toolkit") printf '%s\n' "$(wheel pd_toolkit)" ;;
   esac
 }

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,7 @@ class Node:
             ["bash", str(script), *self.arguments, "--root", str(self.root)],
             capture_output=True,
             text=True,
+            errors="replace",
             env=environment,
             check=False,
         )
@@ -249,6 +251,52 @@ def test_a_command_that_is_absent_or_fails_is_a_fault_not_a_crash(node: Node) ->
         "efa module",
         "fi_info -p efa -t FI_EP_RDM",
     }
+
+
+# What ends or cuts a line where a script takes words of it for syntax, and what acts on a terminal.
+ODD = (
+    "couldn't talk to the driver",
+    "unbalanced ' and \" and `",
+    "$(exit 3) ${x:?y} \\",
+    "-n --help -e",
+    "* ? [a",
+    "a\nb\n\nc",
+    "\x1b[2Jgone\r",
+    "é \udcff\udc80 binary",
+    "",
+    "x" * 100_000,
+)
+COMMANDS = ("nvidia-smi", "nv-fabricmanager", "uname", "dkms", "fi_info", "modinfo")
+
+
+@pytest.mark.parametrize(
+    ("text", "status"), [*zip(ODD, cycle((1, 0, 139)), strict=False)], ids=map(str, range(len(ODD)))
+)
+def test_whatever_the_tools_print_every_check_is_made(node: Node, text: str, status: int) -> None:
+    file = node.root / "odd"
+    file.write_bytes(text.encode(errors="surrogateescape"))
+    for name in COMMANDS:
+        node.command(name, f"cat {file}; cat {file} >&2; exit {status}")
+    for name in ("proc/driver/nvidia/version", "opt/amazon/efa_installed_packages", "proc/mounts"):
+        (node.root / name).write_bytes(text.encode(errors="surrogateescape"))
+    for name in (
+        "no EFA device, and so no folder for them",
+        "CUDA of another version",
+        "no engine",
+        "no toolkit",
+    ):
+        FAULTS[name][0](node)
+    done = node.verify()
+    assert (done.returncode, done.stdout) == (1, "")
+    lines = done.stderr.splitlines()
+    assert all(len(line) < 700 and "\x1b" not in line for line in lines)
+    assert [line.partition(": ")[2].partition(": expected ")[0] for line in lines] == [
+        *("loaded nvidia module", "nvidia module on disk", "licence of the nvidia module", "nvidia-smi"),
+        *("fabric manager", "running kernel"),
+        *(f"{name} in dkms for 6.14.0-1018-aws" for name in ("nvidia", "efa", "efa-nv-peermem", "gdrdrv")),
+        *("/usr/local/cuda", "EFA installer", "efa module", "EFA devices in /sys/class/infiniband"),
+        *("fi_info -p efa -t FI_EP_RDM", "engine environment", "toolkit environment", "shared volume"),
+    ]
 
 
 @pytest.mark.parametrize("wrong", [[], ["prefill"], ["gpu", "--drivers", "1"], ["gpu", "--driver"]])

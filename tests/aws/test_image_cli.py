@@ -118,7 +118,7 @@ def test_an_image_is_built_shown_not_built_twice_and_deleted(image: Run, standin
         "ami": ami,
         "driver": "580.126.16",
         "cuda": "13.0.2",
-        "efa": "3.3.0g",
+        "efa": "3.3.0-1.amzn1",
         "kernel": "6.14.0-1018-aws",
     } in listed
 
@@ -265,24 +265,80 @@ def test_a_build_that_can_not_work_is_refused_before_anything_is_made(
     assert standin.creating_calls() == ()
 
 
-def test_a_region_without_a_default_vpc_asks_for_a_place(
-    image: Run, standin: Standin, clients: Callable[[str], Any]
-) -> None:
-    ec2 = clients("ec2")
+def without_default_vpc(ec2: Any) -> None:
     default = [{"Name": "is-default", "Values": ["true"]}]
     (vpc,) = ec2.describe_vpcs(Filters=default)["Vpcs"]
     inside = [{"Name": "vpc-id", "Values": [vpc["VpcId"]]}]
     for subnet in ec2.describe_subnets(Filters=inside)["Subnets"]:
         ec2.delete_subnet(SubnetId=subnet["SubnetId"])
     ec2.delete_vpc(VpcId=vpc["VpcId"])
+
+
+def test_a_region_without_a_default_vpc_asks_for_a_place(
+    image: Run, standin: Standin, clients: Callable[[str], Any]
+) -> None:
+    without_default_vpc(clients("ec2"))
     done = image("build", "--yes")
     assert done.returncode == 1
     assert "has no default VPC" in done.stderr
     assert "target.network.security_groups" in done.stderr
+    assert "target.network.create: true" in done.stderr
     assert standin.creating_calls() == ()
     place = f"{{compute_subnet: {standin.ids['private_subnet']}, security_groups: [{standin.ids['sg_efa']}]}}"
     asked = image("build", "--set", f"target.network={place}")
     assert f"in {standin.ids['private_subnet']} by EC2 Image Builder" in asked.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reserved", [True, False])
+def test_a_network_of_its_own_is_made_for_the_build_where_there_is_no_other_place(
+    image: Run, standin: Standin, clients: Callable[[str], Any], reserved: bool
+) -> None:
+    without_default_vpc(clients("ec2"))
+    capacity = standin.ids["reservation"] if reserved else "null"
+    own = ("--set", "target.network={create: true}", "--set", f"target.capacity.reservation={capacity}")
+    asked = image("build", *own)
+    assert asked.returncode == 2
+    assert "network stack pd-p5en-network: VPC" in asked.stderr
+    assert "NAT gateway: by the hour" in asked.stderr
+    assert standin.creating_calls() == ()
+
+    built = image("build", *own, "--yes")
+    assert built.returncode == 0, built.stderr
+    made = [str(call) for call in standin.creating_calls()]
+    assert made.count("cloudformation.CreateStack") == 2
+    assert made.index("cloudformation.CreateStack") < made.index("s3.CreateBucket")
+    stack = clients("cloudformation").describe_stacks(StackName="pd-p5en-network")["Stacks"][0]
+    ids = {each["OutputKey"]: each["OutputValue"] for each in stack["Outputs"]}
+
+    again = image("build", *own, "--rebuild")
+    assert f"in {ids['ComputeSubnet']} by EC2 Image Builder" in again.stderr
+    assert "network stack" not in again.stderr
+
+
+def test_a_network_costs_nothing_where_the_default_vpc_serves(image: Run, standin: Standin) -> None:
+    asked = image("build", "--set", "target.network={create: true}")
+    assert "in the default VPC by EC2 Image Builder" in asked.stderr
+    assert "NAT gateway" not in asked.stderr
+    assert standin.creating_calls() == ()
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        "target.image.build_instance_type=c6i.2xlarge",  # no GPU
+        "target.image.volume_gb=10",  # smaller than the parent
+    ],
+)
+def test_a_rebuild_that_pcluster_refuses_keeps_the_image(
+    image: Run, standin: Standin, other: str, refused: str
+) -> None:
+    named = ("--set", f"target.image.name={OTHER}")
+    done = image("build", *named, "--set", refused, "--rebuild", "--yes")
+    assert done.returncode == 1, done.stderr
+    assert "ec2.DeregisterImage" not in map(str, standin.creating_calls())
+    assert "cloudformation.CreateStack" not in map(str, standin.creating_calls())
+    assert f"ami: {other}" in image("describe", *named, "-o", "yaml").stdout
 
 
 def test_an_image_that_is_not_there_is_told(image: Run, standin: Standin) -> None:

@@ -148,9 +148,11 @@ def test_a_network_in_use_is_not_deleted(cloud: Standin, made: NetworkIds) -> No
     instance = started["Instances"][0]["InstanceId"]
     interface = ec2.create_network_interface(SubnetId=made.head_subnet, Description="a load balancer")
     eni = interface["NetworkInterface"]["NetworkInterfaceId"]
+    group = ec2.create_security_group(GroupName="theirs", Description="of others", VpcId=made.vpc)["GroupId"]
     cloud.forget_calls()
     with pytest.raises(ToolkitError) as told:
         delete_network("pd", REGION, print)
+    assert f"security group {group} (theirs)" in str(told.value)
     assert f"instance {instance} (pd)" in str(told.value)
     assert f"interface {eni} (a load balancer)" in str(told.value)
     assert not cloud.creating_calls()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -37,21 +38,88 @@ def test_environment_has_what_is_needed_and_nothing_else(tmp_path: Path) -> None
     env = env_of(
         tmp_path, f"json.dump(dict(os.environ), open({str(tmp_path / 'env')!r}, 'w'))\nprint('{{}}')"
     )
-    os.environ["HF_TOKEN"] = "secret"
+    misleading = {"HF_TOKEN": "secret", "PYTHONPATH": "/x", "PYTHONHOME": "/x", "PYTHONUSERBASE": "/x"}
+    os.environ.update(misleading)
     try:
         given = {"AWS_PROFILE": "pd", "AWS_ENDPOINT_URL": "http://127.0.0.1:1", "HF_HOME": "/x"}
         assert Pcluster(env, "ap-south-1", environment=given).list_clusters() == ()
     finally:
-        del os.environ["HF_TOKEN"]
+        for name in misleading:
+            del os.environ[name]
     seen = json.loads((tmp_path / "env").read_text())
-    assert {name for name in seen if name.startswith(("AWS_", "HF_"))} == {
+    assert {name for name in seen if name.startswith(("AWS_", "HF_", "PYTHON"))} == {
         "AWS_PROFILE",
         "AWS_ENDPOINT_URL",
         "AWS_DEFAULT_REGION",
     }
     assert seen["AWS_DEFAULT_REGION"] == "ap-south-1"
     assert seen["PATH"].split(os.pathsep)[:2] == [str(tmp_path / "bin"), str(tmp_path / "node")]
-    assert seen["PCLUSTER_LOG_FILE"] == str(tmp_path / "pcluster-cli.log")
+    assert seen["PCLUSTER_LOG_FILE"] == str(env.log)
+
+
+@pytest.mark.parametrize("readable_before", [False, True])
+def test_its_log_is_its_owners_alone(tmp_path: Path, readable_before: bool) -> None:
+    """Presigned URLs are in it. It is written, and rotated into new files, by pcluster itself."""
+    body = """
+log = os.environ["PCLUSTER_LOG_FILE"]
+open(log, "a").write("X-Amz-Security-Token=x")
+os.rename(log, log + ".1")
+open(log, "a").write("more")
+print("{}")"""
+    env = env_of(tmp_path, body)
+    if readable_before:
+        env.log.parent.mkdir(mode=0o755)
+        env.log.touch(mode=0o644)
+        env.log.with_name("pcluster-cli.log.2").touch(mode=0o644)
+    assert Pcluster(env, "ap-south-1", environment={}).list_clusters() == ()
+    modes = {each.name: each.stat().st_mode & 0o777 for each in env.log.parent.iterdir()}
+    assert set(modes.values()) == {0o600}
+    assert len(modes) == 3 if readable_before else 2
+    assert readable_before or env.log.parent.stat().st_mode & 0o777 == 0o700
+
+
+SECRET_TEXTS = [
+    'Could not connect to the endpoint URL: "http://ops:hunter2@proxy:1/"',
+    "Invalid endpoint: https://ops:hunt@hunter2@10.0.0.1",
+    "proxy HTTPS://hunter2@proxy:3128 refused; see https://docs.aws.amazon.com/x",
+    "GET https://b.s3.amazonaws.com/k?X-Amz-Credential=AKIA1&X-Amz-Security-Token=hunter2&X-Amz-Signature=1",
+    "SignatureDoesNotMatch: AKIAHUNTER2HUNTER2XY",
+]
+
+
+@pytest.mark.parametrize("text", SECRET_TEXTS)
+def test_no_secret_of_its_words_is_told(tmp_path: Path, text: str) -> None:
+    messages = [{"level": "ERROR", "type": "V", "message": text}]
+    document = {
+        "message": text,
+        "configurationValidationErrors": messages,
+        "updateValidationErrors": [{"parameter": "a", "requestedValue": text, "message": text}],
+    }
+    pcluster = answering(tmp_path / "a", document)
+    failing = Pcluster(env_of(tmp_path / "b", f"sys.exit({text!r})"), "ap-south-1", environment={})
+    for call in (
+        lambda: pcluster.create_cluster("pd", "x"),
+        lambda: pcluster.update_cluster("pd", "x"),
+        pcluster.list_clusters,
+        failing.list_clusters,
+    ):
+        with pytest.raises(ToolkitError) as caught:
+            call()
+        assert "hunter2" not in str(caught.value).lower()
+        if isinstance(caught.value, PclusterRefused):
+            assert "hunter2" not in str(caught.value.outcome).lower()
+    accepted = answering(tmp_path / "c", {"validationMessages": messages}, 0).create_cluster("pd", "x")
+    assert "hunter2" not in str(accepted).lower()
+
+
+def test_next_steps_name_settings_that_exist() -> None:
+    from toolkit.remote.pcluster_error import _KNOWN
+    from toolkit.settings.target import ParallelClusterTarget
+
+    named = {key for known in _KNOWN for key in re.findall(r"\b([a-z]+)\.([a-z_]+) ", known.next_step)}
+    assert named
+    assert {(part, key) for part, key in named if part != "target"} == set()
+    assert {key for _, key in named} <= set(ParallelClusterTarget.model_fields)
 
 
 def test_configuration_goes_through_a_private_file_that_is_removed(tmp_path: Path) -> None:

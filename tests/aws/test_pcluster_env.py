@@ -111,6 +111,83 @@ def test_failed_pip_is_told_with_its_end_and_begun_again(tmp_path: Path) -> None
     assert json.loads((tmp_path / "base" / VERSION / STAMP).read_text())["state"] == "installing"
 
 
+@pytest.mark.parametrize("stamp", [b"", b"{", b"[1]", b"null", b'"x"', b"\xff\xfe", b"{}"])
+def test_a_garbled_stamp_counts_as_not_installed(tmp_path: Path, stamp: bytes) -> None:
+    folder = complete(tmp_path)
+    (folder / STAMP).write_bytes(stamp)
+    told: list[str] = []
+    with pytest.raises(ToolkitError, match="No matching distribution found"):
+        ensure_pcluster(
+            VERSION,
+            told.append,
+            base=tmp_path,
+            python=broken_python(tmp_path / "python"),
+            path=node(tmp_path / "path", "v20.20.2"),
+        )
+    assert "installing" in told[0]
+
+
+def installing_python(folder: Path, pcluster: str) -> str:
+    """A Python whose `-m venv` is empty, whose pip writes down its environment and makes that `pcluster`."""
+    real, made = sys.executable, folder / "pcluster"
+    script(made, pcluster)
+    inner = script(
+        folder / "inner", f'env >> {folder}/env; cp {made} "${{0%/*}}/pcluster" 2>/dev/null || true'
+    )
+    body = f"""
+env >> {folder}/env
+case "$1" in
+-c) exec {real} "$@" ;;
+-m) mkdir -p "$3/bin"; cp {inner} "$3/bin/python" ;;
+esac"""
+    return str(script(folder / "python", body))
+
+
+MISLEADING = (
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT"),
+    *("PIP_NO_DEPS", "PIP_PYTHON", "PIP_DRY_RUN", "PIP_REQUIRE_VIRTUALENV", "PIP_IGNORE_INSTALLED"),
+)
+
+
+def test_variables_that_lead_pip_elsewhere_are_kept_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in MISLEADING:
+        monkeypatch.setenv(name, str(tmp_path / "misled"))
+    monkeypatch.setenv("PIP_USER", "1")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    python = installing_python(
+        tmp_path / "python", f"""env >> {tmp_path}/python/env; echo '{{"version": "{VERSION}"}}'"""
+    )
+    path = node(tmp_path / "path", "v20.20.2")
+    ensure_pcluster(VERSION, lambda _: None, base=tmp_path / "base", python=python, path=path)
+    seen = (tmp_path / "python" / "env").read_text().splitlines()
+    assert {line.split("=")[0] for line in seen} & {*MISLEADING} == set()
+    assert "PIP_USER=1" not in seen
+    assert seen.count("PIP_INDEX_URL=http://127.0.0.1:9/simple") == 4, "the check, venv, pip and pcluster"
+    assert ensure_pcluster(VERSION, no_progress, base=tmp_path / "base", path=path)
+
+
+@pytest.mark.parametrize(
+    ("pcluster", "told"),
+    [
+        ("echo ModuleNotFoundError: No module named yaml >&2; exit 1", "No module named yaml"),
+        ("""echo '{"version": "3.14.20"}'""", r"3\.14\.20"),
+        ("exit 0", "ended with 0"),
+    ],
+)
+def test_what_does_not_run_is_never_complete(tmp_path: Path, pcluster: str, told: str) -> None:
+    python = installing_python(tmp_path / "python", pcluster)
+    path = node(tmp_path / "path", "v20.20.2")
+    for _ in range(2):
+        lines: list[str] = []
+        with pytest.raises(ToolkitError, match=rf"`pcluster version` .*{told}") as error:
+            ensure_pcluster(VERSION, lines.append, base=tmp_path / "base", python=python, path=path)
+        assert "installing" in lines[0], "each time anew"
+        assert ".install.log" in error.value.next_step
+    assert json.loads((tmp_path / "base" / VERSION / STAMP).read_text())["state"] == "installing"
+
+
 def test_interrupted_install_leaves_nothing_of_the_old(tmp_path: Path) -> None:
     folder = complete(tmp_path)
     (folder / STAMP).write_text(json.dumps({"version": VERSION, "state": "installing"}))

@@ -96,6 +96,21 @@ def test_this_machine(doctor: Callable[..., Result], tmp_path: Path, monkeypatch
     }
 
 
+def test_this_machine_as_a_gpu_node_asks_neither_aws_nor_the_head_node(
+    doctor: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    done = doctor("node", "-f", P5EN, "--local", "-o", "json")
+    found = {row["check"]: row["severity"] for row in json.loads(done.stdout)["findings"]}
+    assert found["efa.devices"] == "error"
+    assert done.exit_code == 1
+
+
+def test_without_settings_it_is_said_what_is_not_expected(doctor: Callable[..., Result]) -> None:
+    assert "without -f only what is there is judged" in doctor("node", "--local").stderr
+
+
 def test_no_cluster_is_an_error_with_a_next_step(
     doctor: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

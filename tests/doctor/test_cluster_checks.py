@@ -374,3 +374,12 @@ def test_an_embedded_cluster_is_not_asked_for_aws() -> None:
         "slurm.gpus",
         "slurm.enough_nodes",
     }
+
+
+def test_the_reservation_is_judged_though_the_nodes_are_not_read() -> None:
+    """AWS answers while the head node can't be reached."""
+    unread = Missing("the head node was not reached")
+    facts = replace(HEALTHY, no_head="connection refused", controller_up=False, node_list=unread)
+    (found,) = [f for f in check_cluster(facts, WANTED) if f.check == "capacity.reservation"]
+    assert found.severity is Severity.OK
+    assert "not known" in found.symptom

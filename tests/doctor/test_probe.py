@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import random
+import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import pytest
 
 from toolkit.doctor.finding import Severity, Unread
-from toolkit.doctor.node_facts import NodeFacts, node_facts
+from toolkit.doctor.node_facts import UNNAMED, NodeFacts, node_facts
 from toolkit.doctor.probe import Probe, Section, parse_probe
 from toolkit.doctor.registry import NODE_CHECKS, check_node
 from toolkit.doctor.wanted import SharedFolder, Wanted
 from toolkit.errors import ToolkitError
+from toolkit.flows.doctor import examine_output
 from toolkit.remote.node_probe import ProbeRequest, probe_here, probe_script
 
 SCRIPT = Path(__file__).parents[2] / "ami-setup" / "probe.sh"
@@ -121,6 +125,47 @@ def test_output_that_was_cut_off_keeps_what_is_whole() -> None:
 def test_what_is_no_probe_is_refused() -> None:
     with pytest.raises(ToolkitError, match=r"not the output of probe\.sh"):
         parse_probe("hello\n")
+
+
+def judge(text: str) -> set[str]:
+    """The checks that say something of an output; ToolkitError for one that is no probe's."""
+    report = examine_output(text, None, None)
+    assert report.subject
+    return {finding.check for finding in report.findings}
+
+
+def test_any_beginning_of_an_output_is_judged(recorded: Callable[[str], str]) -> None:
+    """A copy that was cut off, by a full disk or a scroll-back buffer."""
+    text = recorded("p5en.txt")
+    first = text.index("-- exit", text.index("== probe"))
+    with pytest.raises(ToolkitError, match=r"not the output of probe\.sh"):
+        judge(text[:first])
+    ends = [first + len("-- exit 0"), *range(first + 9, len(text), 41)]
+    whole = judge(text) - {"system.disk_speed"}  # told only where it was measured
+    for end in ends:
+        assert judge(text[:end]) >= whole, text[:end][-80:]
+    least = examine_output(text[: ends[0]], None, None)
+    assert least.subject == UNNAMED
+    assert not any(finding.severity is Severity.ERROR for finding in least.findings)
+
+
+def test_any_section_may_be_missing_or_garbled(recorded: Callable[[str], str]) -> None:
+    sections = re.findall(r"== .*?^-- exit \d+\n", recorded("p5en.txt"), re.DOTALL | re.MULTILINE)
+    assert len(sections) > 10
+    chance = random.Random(1)
+    for section in sections:
+        if section.startswith("== probe\n"):
+            continue
+        head, *lines, end = section.splitlines()
+        for _ in range(4):
+            garbled = [
+                "".join(chance.choice("\x00,=:/ ²५|-9{x") if chance.random() < 0.1 else c for c in line)
+                for line in lines
+            ]
+            chance.shuffle(garbled)
+            instead = "\n".join((head, *garbled, chance.choice((end, "-- exit 1"))))
+            judge("".join(f"{instead}\n" if each is section else each for each in sections))
+        judge("".join(each for each in sections if each is not section))
 
 
 def test_garbage_in_a_section_is_never_a_traceback(healthy: NodeFacts, wanted: Wanted) -> None:

@@ -97,6 +97,33 @@ def test_interrupted_install_is_begun_anew(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("stamp", [b"", b"{", b"[1]", b"null", b"\xff\xfe"])
+def test_a_garbled_stamp_is_none(tmp_path: Path, connector: Path, stamp: bytes) -> None:
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    (folder / STAMP).write_bytes(stamp)
+    with pytest.raises(ToolkitError, match="the toolkit did not make it"):
+        ensure_engine_env(folder, tmp_path / "log", print, connector=connector)
+    assert not remove_engine_env(folder)
+
+
+def test_variables_that_lead_pip_elsewhere_are_kept_from_it(
+    tmp_path: Path, connector: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "engine"
+    complete(folder)
+    (folder / "bin").mkdir()
+    engine_env.engine_python(folder).write_text(f"#!/bin/sh\nenv > {tmp_path / 'env'}\n")
+    engine_env.engine_python(folder).chmod(0o755)
+    misleading = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PIP_TARGET", "PIP_PREFIX", "PIP_NO_DEPS")
+    for name in (*misleading, "PIP_EXTRA_INDEX_URL"):
+        monkeypatch.setenv(name, str(tmp_path))
+    ensure_engine_env(folder, tmp_path / "log", print, connector=connector)
+    seen = {line.split("=")[0] for line in (tmp_path / "env").read_text().splitlines()}
+    assert seen & {*misleading} == set()
+    assert "PIP_EXTRA_INDEX_URL" in seen
+
+
 def test_python_without_wheels_is_refused(tmp_path: Path, connector: Path) -> None:
     old = tmp_path / "python"
     old.write_text("#!/bin/sh\necho 3.9\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from toolkit.errors import SettingsError
 from toolkit.plan.cluster import ClusterPlan, plan_cluster
 from toolkit.plan.cluster_cost import cost_drivers, kept_after_delete
-from toolkit.plan.cluster_kept import keep_head_script
+from toolkit.plan.cluster_kept import keep_head
 from toolkit.plan.cluster_setting import setting_of
 from toolkit.plan.instance_type import known_instance_types, nics
 from toolkit.settings.deployment import Deployment
@@ -159,17 +160,20 @@ def test_a_message_of_pcluster_names_its_setting(
     assert setting_of(plan(deployment), kind, message) == setting
 
 
-def test_a_running_cluster_keeps_its_head_nodes_check_script(deployment: Make) -> None:
-    """A newer toolkit ships another script; pcluster refuses an update that changes the head node's."""
-    made = plan(deployment, 'target.scripts=[{"script": "s3://mine/x.sh"}]')
+def test_a_running_cluster_keeps_its_head_nodes_image_and_check_script(deployment: Make) -> None:
+    """pcluster refuses an update that changes one of them; the queues take the new ones."""
+    made = plan(
+        deployment, 'target.scripts=[{"script": "s3://mine/x.sh"}]', "target.image.ami=ami-0aaaaaaaa1234567b"
+    )
     old = "s3://pd-toolkit-123456789012-ap-south-1/pd-p5en/verify-0123456789ab.sh"
     sequence = [{"Script": old, "Args": ["head"]}, {"Script": "s3://mine/x.sh"}]
-    stored = {"HeadNode": {"CustomActions": {"OnNodeConfigured": {"Sequence": sequence}}}}
-    kept = keep_head_script(made, stored)
+    actions = {"OnNodeConfigured": {"Sequence": sequence}}
+    kept = keep_head(made, {"Image": {"CustomAmi": "ami-old"}, "HeadNode": {"CustomActions": actions}})
     assert [(script.url, script.args) for script in kept.head.scripts] == [
         (old, ("head",)),
         ("s3://mine/x.sh", ()),
     ]
+    assert (kept.head.ami, kept.ami) == ("ami-old", "ami-0aaaaaaaa1234567b")
     assert kept.queues == made.queues
-    for other in ({}, {"HeadNode": {}}, {"HeadNode": {"CustomActions": None}}):
-        assert keep_head_script(made, other) == made
+    for other in ({}, {"Image": None, "HeadNode": {}}, {"HeadNode": {"CustomActions": None}}):
+        assert keep_head(made, other).head == replace(made.head, ami=None)

@@ -1,4 +1,4 @@
-"""Settings to image: addresses that follow the content, versions told apart, settings that build none."""
+"""Settings to image: addresses that follow the content, a network that is told, settings that build none."""
 
 from __future__ import annotations
 
@@ -10,26 +10,21 @@ import pytest
 from toolkit.errors import SettingsError
 from toolkit.plan.image_build import (
     BuildPlace,
-    deviations,
+    cost_lines,
+    kept_lines,
     key_of,
     made_lines,
     plan_image,
     with_component,
     with_place,
 )
+from toolkit.plan.network import plan_network
 from toolkit.plan.node_software import node_software
 from toolkit.settings.deployment import Deployment
 from toolkit.settings.target import ParallelClusterTarget
 
 SHA = hashlib.sha256(b"payload").hexdigest()
 NAME = "pd-3-14-2-nv580-126-16-cuda13-0-efa1-50-0"
-GOOD = {
-    "parallelcluster:version": "3.14.2",
-    "parallelcluster:nvidia_version": "580.126.16",
-    "parallelcluster:cuda_version": "13.0.2",
-    "parallelcluster:efa_version": "3.3.0g-1.amzn1",
-    "parallelcluster:kernel_version": "6.14.0-1018-aws",
-}
 
 
 @pytest.fixture
@@ -97,21 +92,13 @@ def test_settings_that_build_none_are_refused(
     assert told.value.next_step
 
 
-def test_an_image_as_it_should_be_has_no_deviations() -> None:
-    assert deviations(GOOD, node_software(), "3.14.2") == ()
-
-
-@pytest.mark.parametrize(
-    ("tag", "value", "told"),
-    [
-        ("version", "3.16.1", "ParallelCluster: expected 3.14.2, found 3.16.1"),
-        ("nvidia_version", "570.172.08", "NVIDIA driver: expected 580.126.16, found 570.172.08"),
-        ("cuda_version", "13.05", "CUDA: expected 13.0, found 13.05"),
-        ("efa_version", "3.3.0", "EFA module: expected 3.3.0g, found 3.3.0"),
-        ("kernel_version", "6.14.0-1019-aws", "kernel: expected 6.14.0-1018-aws, found 6.14.0-1019-aws"),
-        ("cuda_version", "", "CUDA: expected 13.0, found nothing"),
-    ],
-)
-def test_each_deviation_is_told(tag: str, value: str, told: str) -> None:
-    found = deviations({**GOOD, f"parallelcluster:{tag}": value}, node_software(), "3.14.2")
-    assert [str(each) for each in found] == [told]
+def test_a_network_that_is_made_for_the_build_is_told_with_its_cost(
+    target: Callable[..., ParallelClusterTarget],
+) -> None:
+    settings = target()
+    plan, network = plan_image(settings, SHA), plan_network(settings, "ap-south-1b")
+    for lines in (made_lines, cost_lines, kept_lines):
+        assert not any("etwork" in line for line in lines(plan))
+    assert any(f"network stack {network.stack}: VPC" in line for line in made_lines(plan, network))
+    assert any("NAT gateway: by the hour" in line for line in cost_lines(plan, network))
+    assert any("--delete-network" in line for line in kept_lines(plan, network))

@@ -74,7 +74,7 @@ def right_ami(plan: ClusterPlan) -> Ami:
         "os": plan.os,
         "nvidia_version": software.nvidia_driver,
         "cuda_version": f"{software.cuda}.2",
-        "efa_version": software.efa_module,
+        "efa_version": "3.3.0-1.amzn1",
         "kernel_version": software.kernel,
     }
     return Ami(

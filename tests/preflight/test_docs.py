@@ -28,6 +28,7 @@ whether AWS has capacity outside a reservation, and what IAM lets the creating u
 TITLES = {
     "capacity": "Capacity",
     "network": "Network",
+    "new_network": "A network that is made",
     "nodes": "Nodes",
     "image": "Image and version",
     "storage": "Storage",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import yaml
 from toolkit.plan.cluster import Found, plan_cluster
 from toolkit.render.cluster import render_cluster
 from toolkit.settings.deployment import Deployment
+from toolkit.settings.override import OWNED, owned_override
 from toolkit.settings.target import ParallelClusterTarget
 
 SHIPPED = ("qwen3-32b-p5en", "glm-5-fp8-p5en")
@@ -147,14 +150,101 @@ def test_an_existing_file_system_is_mounted_and_not_made(deployment: Make) -> No
     assert document["SharedStorage"][0]["FsxLustreSettings"] == {"FileSystemId": "fs-0123456789abcdef0"}
 
 
-def test_overrides_are_laid_over_the_configuration(deployment: Make) -> None:
-    """Sections are merged, so that one key can be added beside ours."""
+def test_overrides_stand_beside_the_configuration(deployment: Make) -> None:
+    """Sections are merged, so that one key can be added beside ours; lists are joined."""
     settings = deployment(
         SHIPPED[0],
-        'target.overrides={"HeadNode": {"Imds": {"Secured": false}}, "DevSettings": {"Timeouts": '
-        '{"HeadNodeBootstrapTimeout": 3600}}}',
+        'target.overrides={"HeadNode": {"DisableSimultaneousMultithreading": true, "Iam": '
+        '{"AdditionalIamPolicies": [{"Policy": "arn:aws:iam::123456789012:policy/mine"}]}}, '
+        '"DevSettings": {"Timeouts": {"HeadNodeBootstrapTimeout": 3600}}}',
     )
     document = rendered(settings)
-    assert document["HeadNode"]["Imds"] == {"Secured": False}
-    assert document["HeadNode"]["InstanceType"] == "c6i.2xlarge"
+    head = document["HeadNode"]
+    assert head["DisableSimultaneousMultithreading"] is True
+    assert head["InstanceType"] == "c6i.2xlarge"
+    assert [each["Policy"].rpartition("/")[2] for each in head["Iam"]["AdditionalIamPolicies"]] == [
+        "AmazonSSMManagedInstanceCore",
+        "mine",
+    ]
     assert document["DevSettings"] == {"Timeouts": {"HeadNodeBootstrapTimeout": 3600}}
+
+
+def leaves(document: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Paths of every value; a list is one, since an override can't reach into it."""
+    if isinstance(document, dict):
+        for key, value in document.items():
+            yield from leaves(value, (*path, key))
+    else:
+        yield path
+
+
+# Everything that the template can set.
+FORMS = (
+    (),
+    ("target.tags={project: pd}", "target.image.ami=ami-0123456789abcdef0"),
+    ("target.image.official=true", "target.bucket=null", "target.storage.file_system=fs-0123456789abcdef0"),
+    ("target.scripts=[{script: 's3://mine/x.sh', args: [a]}]", "target.capacity.placement_group=pd"),
+)
+
+
+@pytest.mark.parametrize("value", [None, "other", [], {"Key": "Value"}], ids=repr)
+@pytest.mark.parametrize("form", FORMS, ids=range(len(FORMS)))
+def test_no_override_replaces_what_the_template_sets(
+    deployment: Make, form: tuple[str, ...], value: Any
+) -> None:
+    """Each value of the rendered configuration, and each section above one, given by an override: it is
+    refused, or what was there is there still."""
+    document = rendered(deployment(SHIPPED[0], *form))
+    plan = plan_cluster(target(deployment(SHIPPED[0], *form)))
+    found = list(leaves(document))
+    assert len(found) > 15
+    for path in {leaf[: n + 1] for leaf in found for n in range(len(leaf))}:
+        override: Any = value
+        for key in reversed(path):
+            override = {key: override}
+        if owned_override(override):
+            continue
+        changed = yaml.safe_load(render_cluster(replace(plan, overrides=override)))
+        for leaf in found:
+            was, now = (value_of(each, leaf) for each in (document, changed))
+            assert now[: len(was)] == was if isinstance(was, list) else now == was, (
+                f"{override} replaces {leaf}"
+            )
+
+
+def value_of(document: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        document = document[key]
+    return document
+
+
+@pytest.mark.parametrize("path", [path for path in OWNED if path != "HeadNode.Networking.SecurityGroups"])
+def test_what_overrides_may_not_touch_is_there(deployment: Make, path: str) -> None:
+    """A path that the template no longer sets would shut overrides out for nothing."""
+    settings = deployment(SHIPPED[0], "target.tags={project: pd}", "target.image.ami=ami-0123456789abcdef0")
+    assert value_of(rendered(settings), tuple(path.split("."))) is not None
+
+
+@pytest.mark.parametrize(
+    ("region", "partition"),
+    [
+        ("ap-south-1", "aws"),
+        ("us-east-1", "aws"),
+        ("us-gov-west-1", "aws-us-gov"),
+        ("cn-north-1", "aws-cn"),
+        ("cn-northwest-1", "aws-cn"),
+    ],
+)
+def test_every_arn_is_of_the_regions_partition(deployment: Make, region: str, partition: str) -> None:
+    plan = plan_cluster(target(deployment(SHIPPED[0], f"target.region={region}")))
+    arns = re.findall(r"arn:([a-z-]+):", render_cluster(plan))
+    assert len(arns) == 3
+    assert set(arns) == {partition}
+
+
+def test_security_groups_stand_beside_the_managed_one(deployment: Make) -> None:
+    """In its place, nothing would let the head node reach slurmd."""
+    document = rendered(deployment(SHIPPED[0], "target.network.security_groups=[sg-0123456789abcdef0]"))
+    for queue in document["Scheduling"]["SlurmQueues"]:
+        assert queue["Networking"]["AdditionalSecurityGroups"] == ["sg-0123456789abcdef0"]
+        assert "SecurityGroups" not in queue["Networking"]

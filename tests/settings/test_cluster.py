@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from toolkit.errors import SettingsError
 from toolkit.settings.deployment import Deployment
@@ -42,8 +46,8 @@ def refused(*assignments: str) -> str:
         ("target.storage.file_system=fs-0123abcd", "must be fs- and 17 hex digits"),
         ("target.storage.capacity_gb=5000", "must be 1200 or a multiple of 2400"),
         ("target.storage.throughput=300", "125, 250, 500 or 1000"),
-        ("target.storage.mount=/home", "must be an absolute folder of its own, such as /fsx"),
-        ("target.storage.mount=fsx", "must be an absolute folder of its own, such as /fsx"),
+        ("target.storage.mount=/home", "/home and what lies below is the node's own"),
+        ("target.storage.mount=fsx", "must be an absolute folder, such as /fsx"),
         ("target.ssh.fingerprint=MD5:00", "must be SHA256: and 43 characters"),
         ("target.bucket=s3://mine", "must be a bucket's name, without s3://"),
         ("target.scripts=[{script: ./local.sh}]", "must be an address such as s3://bucket/folder/script.sh"),
@@ -62,6 +66,156 @@ def test_a_wrong_value_is_refused_with_key_source_and_reason(assignment: str, to
     assert key in what
     assert f"--set {key}" in what
     assert told in what
+
+
+@cache
+def shipped_target() -> dict[str, Any]:
+    return load(P5EN).deployment.target.model_dump()
+
+
+def given(**values: Any) -> ParallelClusterTarget:
+    """A target with these values, as Python has them, in place of the shipped deployment's."""
+    return ParallelClusterTarget.model_validate({**shipped_target(), **values})
+
+
+def refused_by_rule(key: str, value: Any) -> bool:
+    """Whether the settings' own rules refuse it, for this key and no other one."""
+    with pytest.raises(ValidationError) as caught:
+        given(**{key: value})
+    return {each["loc"][0] for each in caught.value.errors()} == {key}
+
+
+# S3 guide, "General purpose bucket naming rules".
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("ab", "a" * 64, "Bucket", "my_bucket", "-bucket", "bucket-", ".bucket", "bucket.", "my bucket"),
+        *("a..b", "my...bucket", "192.168.5.4", "1.2.3.4", "xn--bucket", "sthree-bucket", "amzn-s3-demo-a"),
+        *("bucket-s3alias", "bucket--ol-s3", "bucket.mrap", "bucket--x-s3", "bucket--table-s3", "bücket"),
+    ],
+)
+def test_no_bucket_is_named_as_s3_refuses(name: str) -> None:
+    assert refused_by_rule("bucket", name)
+    assert refused_by_rule("scripts", [{"script": f"s3://{name}/x.sh"}])
+
+
+@pytest.mark.parametrize(
+    "name", ["abc", "a" * 63, "my.bucket", "1.2.3", "192.168.5.4a", "pd-toolkit-1-ap-south-1"]
+)
+def test_other_buckets_are_taken(name: str) -> None:
+    assert given(bucket=name, scripts=[{"script": f"s3://{name}/x.sh"}]).bucket == name
+
+
+FOLDERS = (
+    *("bin", "boot", "dev", "etc", "home", "lib", "lib64", "opt", "proc", "root", "run", "sbin", "scratch"),
+    *("snap", "sys", "tmp", "usr", "var"),
+)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("form", ["/{}", "/{}/", "/{}/x", "/{}/x/y.z", "/fsx/../{}", "/./{}", "//{}"])
+def test_no_mount_hides_what_the_node_has(folder: str, form: str) -> None:
+    assert refused_by_rule("storage", {"mount": form.format(folder)})
+    assert refused_by_rule("storage", {"mount": Path(form.format(folder))})
+
+
+@pytest.mark.parametrize(
+    "mount",
+    [
+        *(
+            "/",
+            "//",
+            "fsx",
+            "",
+            ".",
+            "/fsx/..",
+            "/my fsx",
+            "/fsx\t",
+            "/fsx\n",
+            "/fs\\040x",
+            "/fsx,ro",
+            "/fsx:x",
+        ),
+        *("/$HOME", "/f'sx", '/f"sx', "/fsx;id", "/fsx*", "/füx", "/fsx//x", "~/fsx"),
+    ],
+)
+def test_no_mount_has_a_name_that_proc_mounts_writes_otherwise(mount: str) -> None:
+    assert refused_by_rule("storage", {"mount": mount})
+
+
+@pytest.mark.parametrize(
+    "mount", ["/fsx", "/fsx/", "/data/models", "/mnt/x", "/optional", "/home2", "/.fsx", "/f_s-x.1"]
+)
+def test_other_mounts_are_taken(mount: str) -> None:
+    assert given(storage={"mount": mount}).storage.mount == Path(mount)
+
+
+@pytest.mark.parametrize("sign", [*"&,;!?#%*()[]{}<>|'\"\\^`~$§", "😀", "\u2028", "\n", "\t", "\xa0"])
+def test_a_tag_has_no_sign_that_iam_refuses(sign: str) -> None:
+    for tags in ({f"a{sign}b": "x"}, {"x": f"a{sign}b"}):
+        with pytest.raises(ValidationError) as caught:
+            given(tags=tags)
+        told = str(caught.value)
+        assert f"'{sign}'" in told if sign.isprintable() else f"U+{ord(sign):04X}" in told
+
+
+@pytest.mark.parametrize(
+    ("tags", "told"),
+    [
+        ({"a" * 129: "x"}, "has 129 characters; AWS takes 128"),
+        ({"x": "a" * 257}, "has 257 characters; AWS takes 256"),
+        ({"": "x"}, "at least 1 character"),
+        ({"AWS:x": "y"}, "the tag name AWS:x is reserved"),
+        ({"Aws:": "y"}, "reserved"),
+        ({"parallelcluster:version": "y"}, "reserved"),
+        ({"Project": "a", "project": "b"}, "the tag names Project and project differ in case only"),
+    ],
+)
+def test_a_tag_that_aws_refuses_is_refused(tags: dict[str, str], told: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(told)):
+        given(tags=tags)
+
+
+def test_other_tags_are_taken() -> None:
+    tags = {"a" * 128: "b" * 256, "cost centre": "R+D_1.2:/=-@ é東", "empty": "", "awsome": "x"}
+    assert given(tags=tags).tags == tags
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"HeadNode": None},
+        {"HeadNode": []},
+        {"HeadNode": {"Ssh": None}},
+        {"HeadNode": {"Ssh": {"AllowedIps": None}}},
+        {"HeadNode": {"Ssh": {"AllowedIps": "0.0.0.0/0"}}},
+        {"HeadNode": {"Networking": {"SecurityGroups": ["sg-0123456789abcdef0"]}}},
+        {"HeadNode": {"LocalStorage": {"RootVolume": {"Encrypted": False}}}},
+        {"HeadNode": {"LocalStorage": "none"}},
+        {"HeadNode": {"Iam": None}},
+        {"HeadNode": {"Iam": {"AdditionalIamPolicies": None}}},
+        {"HeadNode": {"Iam": {"S3Access": {}}}},
+        {"Imds": {"ImdsSupport": "v1.0"}},
+        {"Scheduling": None},
+        {"Monitoring": {"Logs": {"CloudWatch": None}}},
+    ],
+)
+def test_an_override_takes_the_place_of_no_setting(overrides: dict[str, Any]) -> None:
+    assert refused_by_rule("overrides", overrides)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"HeadNode": {"Ssh": {}}},
+        {"HeadNode": {"Networking": {"ElasticIp": True}}},
+        {"HeadNode": {"Iam": {"AdditionalIamPolicies": []}}},
+        {"Monitoring": {"DetailedMonitoring": True}},
+        {"DevSettings": None},
+    ],
+)
+def test_an_override_may_stand_beside_them(overrides: dict[str, Any]) -> None:
+    assert given(overrides=overrides).overrides == overrides
 
 
 @pytest.mark.parametrize(

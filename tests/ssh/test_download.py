@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from typing import cast
 
 import pytest
 
@@ -59,6 +61,77 @@ def test_a_rewritten_file_of_the_same_size_is_fetched_again(head: Head, run: Pat
     os.utime(run / "sweep" / "rows.jsonl", ns=(1, 1_700_000_000_000_000_001))
     download(head, PurePosixPath(run), to, print)
     assert (to / "sweep" / "rows.jsonl").read_bytes() == b'{"a": 2}\n'
+
+
+def test_a_file_that_cannot_be_fetched_keeps_no_other_from_it(head: Head, run: Path, tmp_path: Path) -> None:
+    to = tmp_path / "here"
+    odd = (b"caf\xe9.log", b"\xff\n.log", b"x" * 250 + b"\xe9")
+    for name in odd:
+        (Path(os.fsdecode(os.fsencode(run) + b"/" + name))).write_bytes(b"1")
+    whole = {"logs/\r\n.log": b"1", f"logs/{'x' * 255}": b"2", "a/café .log": b"3"}
+    for path, content in whole.items():
+        (run / path).parent.mkdir(exist_ok=True)
+        (run / path).write_bytes(content)
+    with pytest.raises(ToolkitError) as caught:
+        download(head, PurePosixPath(run), to, print)
+    told = str(caught.value)
+    assert told.startswith(f"3 of the files in {run} were not fetched:")
+    assert r"'caf\udce9.log': its name is not in UTF-8" in told
+    assert caught.value.exit_code == 1
+    fetched = contents(to)
+    assert whole.items() <= fetched.items()
+    assert len(fetched) == 4 + len(whole)
+
+
+class Meanwhile:
+    """A head node on which something happens each time before a piece of a file is read."""
+
+    def __init__(self, head: Head, happens: Callable[[PurePosixPath], None]) -> None:
+        self._head, self._happens = head, happens
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._head, name)
+
+    def get(self, path: PurePosixPath, **part: int) -> str | None:
+        self._happens(path)
+        return self._head.get(path, **part)
+
+
+def test_a_file_that_is_written_anew_meanwhile_is_fetched_whole(
+    head: Head, run: Path, tmp_path: Path
+) -> None:
+    rows, log, seen = run / "sweep" / "rows.jsonl", run / "logs" / "line\nbreak.log", list[PurePosixPath]()
+
+    def happens(path: PurePosixPath) -> None:
+        seen.append(path)
+        if Path(path) == rows:
+            rows.write_bytes(b"{}\n")
+        if Path(path) == log:
+            log.write_bytes(log.read_bytes() + b"2\n")
+
+    to = tmp_path / "here"
+    download(cast(Head, Meanwhile(head, happens)), PurePosixPath(run), to, print)
+    assert (to / "sweep" / "rows.jsonl").read_bytes() == b"{}\n"
+    assert (to / "logs" / "line\nbreak.log").read_bytes() == b"1\n", "one that grows: as it was listed"
+    assert seen.count(PurePosixPath(rows)) == 2
+
+
+def test_one_that_goes_or_shrinks_again_and_again_is_told(head: Head, run: Path, tmp_path: Path) -> None:
+    rows, big = run / "sweep" / "rows.jsonl", run / "logs" / "prefill-1.log"
+
+    def happens(path: PurePosixPath) -> None:
+        if Path(path) == rows:
+            rows.unlink(missing_ok=True)
+        if Path(path) == big:
+            os.truncate(big, big.stat().st_size // 2)
+
+    to = tmp_path / "here"
+    with pytest.raises(ToolkitError) as caught:
+        download(cast(Head, Meanwhile(head, happens)), PurePosixPath(run), to, print)
+    assert str(caught.value).startswith("2 of the files in")
+    assert "rows.jsonl was there, and is no longer" in str(caught.value)
+    assert "logs/prefill-1.log: it got shorter while it was fetched, twice" in str(caught.value)
+    assert set(contents(to)) == {"logs/line\nbreak.log", "scripts/$(x) .sbatch"}, "and no half of the others"
 
 
 def test_failures_are_told(head: Head, run: Path, tmp_path: Path) -> None:

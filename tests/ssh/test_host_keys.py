@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import socket
 import subprocess
@@ -11,9 +12,11 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
+from paramiko import PKey, SSHClient
 
 from toolkit.errors import ToolkitError
 from toolkit.plan.ssh import SshAddress
+from toolkit.remote.ssh_connection import HostKeyCheck
 from toolkit.remote.ssh_head import SshHead
 from toolkit.testing.sshd import Sshd, fingerprint, free_port, make_key, until
 
@@ -91,6 +94,71 @@ def test_the_users_known_hosts_admit_and_are_left_alone(
     reach(sshd.address(known))
     assert users.read_text() == text
     assert not known.exists()
+
+
+def shown(address: SshAddress, sshd: Sshd) -> str:
+    """What is said of the server's key without a connection: sshd shuts out who refuses it too often."""
+    kind, key, *_ = (sshd.folder / "host_key.pub").read_text().split()
+    server_key = PKey.from_type_string(kind, base64.b64decode(key))
+    with pytest.raises(ToolkitError) as caught:
+        HostKeyCheck(address).missing_host_key(SSHClient(), address.host, server_key)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("hosts", ["{name}", "*", "other.example", "|1|x|y", "a,{name}"])
+@pytest.mark.parametrize("place", ["toolkit's", "user's"])
+def test_a_revoked_key_is_refused_however_it_is_known(
+    sshd: Sshd, known: Path, home: Path, hosts: str, place: str
+) -> None:
+    name = f"[127.0.0.1]:{sshd.port}"
+    kind, key, *_ = (sshd.folder / "host_key.pub").read_text().split()
+    file = known if place == "toolkit's" else home / ".ssh" / "known_hosts"
+    file.parent.mkdir(exist_ok=True)
+    revoked = f" @revoked\t{hosts.format(name=name)}  {kind} {key} stolen\n"
+    for text in (revoked, f"{name} {kind} {key}\n{revoked}", f"{revoked}{name} {kind} {key}\n"):
+        file.write_text(text)
+        told = shown(sshd.address(known, sshd.fingerprint), sshd)
+        assert f"{sshd.fingerprint} (ssh-ed25519), is REVOKED by a line of {file}" in told
+        assert file.read_text() == text, "nothing is remembered of it"
+
+
+def test_a_server_with_a_revoked_key_is_not_talked_to(sshd: Sshd, known: Path) -> None:
+    kind, key, *_ = (sshd.folder / "host_key.pub").read_text().split()
+    known.parent.mkdir()
+    known.write_text(f"@revoked * {kind} {key}\n")
+    assert "is REVOKED" in refusal(sshd.address(known, sshd.fingerprint))
+
+
+def test_markers_of_other_keys_change_nothing(sshd: Sshd, known: Path) -> None:
+    kind, key, *_ = (sshd.folder / "host_key.pub").read_text().split()
+    known.parent.mkdir()
+    other = f"{key[:-4]}AAAA"
+    text = f"@revoked * {kind} {other}\n@revoked\n@revoked * {kind}\n@cert-authority * {kind} {key}\n"
+    known.write_text(text)
+    assert "is unknown" in shown(sshd.address(known), sshd)
+    reach(sshd.address(known, sshd.fingerprint))
+    assert known.read_text().startswith(text)
+
+
+def test_a_known_hosts_file_may_hold_any_bytes(sshd: Sshd, known: Path) -> None:
+    """Such as a comment in Latin-1: kept when a key is added."""
+    known.parent.mkdir()
+    garbled = (
+        b"# caf\xe9\nh\xe9te ssh-ed25519 AAAA\n|1|\xff|\xfe ssh-rsa AAAA\n|1|a|b|c ssh-rsa AAAA\n"
+        b"x ssh-rsa AAAAB3NzaC1yc2E\xe9\n\x00 \x85\n"
+    )
+    known.write_bytes(garbled)
+    reach(sshd.address(known, sshd.fingerprint))
+    assert known.read_bytes().startswith(garbled)
+    assert len(known.read_bytes().splitlines()) == len(garbled.splitlines()) + 1
+    reach(sshd.address(known))
+
+
+def test_a_known_hosts_file_that_cannot_be_read_is_the_one_that_is_blamed(sshd: Sshd, known: Path) -> None:
+    known.mkdir(parents=True)
+    told = refusal(sshd.address(known, sshd.fingerprint))
+    assert f"can't read {known}" in told
+    assert "key_file" not in told
 
 
 def test_a_changed_key_is_refused_with_both_until_its_fingerprint_is_set(tmp_path: Path, known: Path) -> None:

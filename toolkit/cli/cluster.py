@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -115,26 +115,37 @@ def diff(context: click.Context, file: Path, assignments: tuple[str, ...], exit_
 @yes_option
 @click.option("--purge", is_flag=True, help="Embedded: also remove models, logs and the engine environment.")
 @click.option("--delete-network", is_flag=True, help="AWS: also the network that `create` made.")
-def delete(file: Path, assignments: tuple[str, ...], yes: bool, purge: bool, delete_network: bool) -> None:
+@click.option(
+    "--not-mine", is_flag=True, help="AWS: also a cluster that was not made from this file's target."
+)
+def delete(
+    file: Path,
+    assignments: tuple[str, ...],
+    yes: bool,
+    purge: bool,
+    delete_network: bool,
+    not_mine: bool,
+) -> None:
     """Take the cluster down, with its jobs.
 
     Embedded: daemons, namespaces and state are removed; models, logs and the engine environment stay, unless
     --purge. Asks first if there are jobs.
 
     AWS: shows what goes and what stays, asks, waits until no instance is left. File systems, images, logs and
-    buckets stay; each is named with the command that removes it.
+    buckets stay; each is named with the command that removes it. A cluster of that name whose subnets,
+    reservation or tags are not those of the file is left alone, unless --not-mine.
     """
     loaded = load_settings(file, assignments)
     if _is_embedded(loaded):
         from toolkit.cli import cluster_embedded
 
-        _refuse_here({"--delete-network": delete_network}, "AWS")
+        _refuse_here({"--delete-network": delete_network, "--not-mine": not_mine}, "AWS")
         cluster_embedded.delete(loaded.deployment, yes=yes, purge=purge)
         return
     from toolkit.cli import cluster_aws
 
     _refuse_here({"--purge": purge}, "the embedded target")
-    cluster_aws.delete(loaded, yes=yes, delete_network=delete_network)
+    cluster_aws.delete(loaded, yes=yes, delete_network=delete_network, not_mine=not_mine)
 
 
 @cli.command()
@@ -191,6 +202,32 @@ def ssh(context: click.Context, file: Path, assignments: tuple[str, ...], comman
     from toolkit.cli import cluster_aws
 
     context.exit(cluster_aws.ssh(_on_aws(file, assignments), command))
+
+
+@cli.command()
+@settings_options
+@click.argument("action", type=click.Choice(["start", "stop"]))
+@output_option("table", "json")
+@yes_option
+@wait_option
+def fleet(
+    file: Path,
+    assignments: tuple[str, ...],
+    action: Literal["start", "stop"],
+    output: str,
+    yes: bool,
+    wait: bool,
+) -> None:
+    """Start or stop the compute nodes of a cluster on AWS; the head node stays.
+
+    Stopping terminates the nodes and ends their jobs, and asks first. Starting also ends PROTECTED mode.
+
+    \b
+    Example: toolkit cluster fleet -f deployments/qwen3-32b-p5en.yaml start
+    """
+    from toolkit.cli import cluster_fleet
+
+    cluster_fleet.change(_on_aws(file, assignments), action, output=output, yes=yes, wait=wait)
 
 
 def _is_embedded(loaded: Loaded) -> bool:

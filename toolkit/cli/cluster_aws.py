@@ -49,7 +49,7 @@ def create(loaded: Loaded, *, output: str, yes: bool, wait: bool, rollback: bool
         proposal = with_dry_run(cloud, propose(cloud))
         _tell(text.proposal_lines(proposal))
         confirm(f"create cluster {cloud.name} in {cloud.region}", yes=yes)
-        with _following(cloud, "the creation may have begun") as follower:
+        with _following(cloud, "the creation may have begun; if so, it goes on", creates=True) as follower:
             make(cloud, proposal, follower, rollback=rollback)
     elif there == "up":
         cloud.tell(f"cluster {cloud.name} is up, as these settings have it")
@@ -61,10 +61,10 @@ def create(loaded: Loaded, *, output: str, yes: bool, wait: bool, rollback: bool
         cloud.tell(_go_on(cloud, "the creation goes on"))
         click.echo(cloud.name)
         return
-    with _following(cloud, "the creation goes on") as follower:
-        follow_creation(cloud, follower, rollback=rollback)
+    with _following(cloud, "the creation goes on", creates=True) as follower:
+        follow_creation(cloud, follower)
     _print_view(cloud, output)
-    _tell(text.next_commands(loaded.file))
+    _tell(text.next_commands(loaded.arguments))
 
 
 def update(loaded: Loaded, *, output: str, yes: bool, wait: bool) -> None:
@@ -109,27 +109,35 @@ def describe(loaded: Loaded, *, output: str, wait: bool) -> None:
     _print_view(cloud, output)
 
 
-def delete(loaded: Loaded, *, yes: bool, delete_network: bool) -> None:
+def delete(loaded: Loaded, *, yes: bool, delete_network: bool, not_mine: bool) -> None:
+    from toolkit.errors import ToolkitError
     from toolkit.flows import cluster_delete as flow
 
     cloud = _open(loaded)
     deletion = flow.look(cloud)
-    network = any(each.kind == "network stack" for each in deletion.stays)
-    if not deletion.state and not deletion.instances:
+    if not not_mine:
+        flow.refuse_foreign(cloud, deletion)
+    network = flow.look_at_network(cloud, deletion) if delete_network else None
+    if deletion.cluster_is_there:
+        _tell(text.deletion_lines(deletion, cloud.name))
+    else:
         cloud.tell(f"cluster {cloud.name} is not there in {cloud.region}: nothing to delete")
         _tell(text.leftover_lines(deletion.stays))
-        if not (delete_network and network):
+        if network is None:
             return
-    else:
-        _tell(text.deletion_lines(deletion, cloud.name))
-    also = " and its network" if delete_network and network else ""
-    if also and any(each.kind == "file system" for each in deletion.stays):
-        cloud.tell("the network can go only after the file system in it: delete that first, if it is there")
-    confirm(f"delete cluster {cloud.name}{also}, with every job on it", yes=yes)
+        flow.refuse_held(network)
+    if network and network.held:
+        _tell(text.network_stays_lines(network, loaded.arguments))
+        network = None
+    confirm(text.deletion_question(deletion, cloud.name, network), yes=yes)
     with _following(cloud, "the deletion goes on", "toolkit cluster delete") as follower:
-        flow.delete(cloud, deletion, follower)
-        if delete_network:
-            flow.delete_own_network(cloud, follower)
+        try:
+            flow.delete(cloud, deletion, follower)
+            if network:
+                flow.delete_own_network(cloud, network, follower)
+        except ToolkitError:
+            _tell(text.leftover_lines(flow.leftovers(cloud, deletion.resources)))
+            raise
     _tell(text.leftover_lines(flow.leftovers(cloud, deletion.resources)))
 
 
@@ -198,9 +206,9 @@ def _print_view(cloud: Cloud, output: str) -> None:
 
 @contextmanager
 def _following(
-    cloud: Cloud, goes_on: str, command: str = "toolkit cluster describe --wait"
+    cloud: Cloud, goes_on: str, command: str = "toolkit cluster describe --wait", *, creates: bool = False
 ) -> Iterator[Follower]:
-    """Progress on stderr; Ctrl-C tells how it goes on without us."""
+    """Progress on stderr; Ctrl-C tells how it goes on without us, and of a network that is billed."""
     from toolkit.flows.cluster_progress import Follower
 
     try:
@@ -208,13 +216,15 @@ def _following(
             yield Follower(tell, live)
     except KeyboardInterrupt:
         cloud.tell(_go_on(cloud, goes_on, command))
+        if creates and cloud.target.network.create:
+            cloud.tell(text.network_line(cloud.name, cloud.loaded.arguments))
         raise
 
 
 def _go_on(cloud: Cloud, goes_on: str, command: str = "toolkit cluster describe --wait") -> str:
     words = command.split(" --")
     option = f" --{words[1]}" if len(words) > 1 else ""
-    return f"{goes_on} without this command; `{words[0]} -f {cloud.loaded.file}{option}` follows it"
+    return f"{goes_on} without this command; `{words[0]} {cloud.loaded.arguments}{option}` follows it"
 
 
 def _open(loaded: Loaded) -> Cloud:

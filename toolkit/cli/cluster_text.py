@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from toolkit.flows.cluster_delete import Deletion
+    from toolkit.flows.cluster_delete import Deletion, NetworkDeletion
     from toolkit.flows.cluster_update import UpdateProposal
     from toolkit.flows.cluster_view import ClusterView
     from toolkit.flows.provision import Proposal
@@ -68,6 +68,33 @@ def deletion_lines(deletion: Deletion, name: str) -> Iterator[str]:
     yield from leftover_lines(deletion.stays)
 
 
+def network_stays_lines(network: NetworkDeletion, same: str) -> Iterator[str]:
+    yield f"network {network.stack} stays, since this will still be in it: {', '.join(network.held)}"
+    yield (
+        "when that is deleted, by its command above, the network goes by: "
+        f"toolkit cluster delete {same} --delete-network"
+    )
+
+
+def network_line(cluster: str, same: str) -> str:
+    """Of a network that was made, or may have been."""
+    from toolkit.plan.network import stack_name
+
+    return (
+        f"network stack {stack_name(cluster)}, if it was begun, stays, and its NAT gateway is billed: "
+        f"toolkit cluster delete {same} --delete-network"
+    )
+
+
+def deletion_question(deletion: Deletion, name: str, network: NetworkDeletion | None) -> str:
+    """For `confirm`: what will be deleted."""
+    parts = [f"cluster {name}, with every job on it"] if deletion.cluster_is_there else []
+    if network:
+        parts += [f"security group {group} of the cluster" for group in network.groups]
+        parts += [f"network {network.stack}"]
+    return f"delete {', and '.join(parts)}"
+
+
 def leftover_lines(stays: Iterable[Any]) -> Iterator[str]:
     for each in stays:
         yield f"stays: {each.kind} {each.id}; {each.removal}"
@@ -77,8 +104,14 @@ def view_lines(view: ClusterView) -> Iterator[str]:
     """All but the nodes."""
     version = f", ParallelCluster {view.version}" if view.version else ""
     yield f"cluster {view.name} in {view.region}{version}: {view.state}"
+    if view.network:
+        yield (
+            f"  network stack {view.network.stack} in {view.network.zone}: {view.network.status}; its NAT "
+            "gateway is billed until `toolkit cluster delete --delete-network`"
+        )
     if view.state == "absent":
         yield from _reservation_lines(view)
+        yield from (f"  unknown, {part}" for part in view.unread)
         return
     yield f"  compute fleet: {view.fleet}"
     yield f"  head node: {view.address or 'unknown'}"
@@ -117,10 +150,10 @@ def view_rows(view: ClusterView) -> Iterator[tuple[object, ...]]:
 VIEW_COLUMNS = ("instance", "queue", "type", "state", "address", "zone", "reservation")
 
 
-def next_commands(file: object) -> Iterator[str]:
-    yield f"log in:          toolkit cluster ssh -f {file}"
-    yield f"stage the model: toolkit job stage -f {file}"
-    yield f"start serving:   toolkit job submit -f {file}"
+def next_commands(same: str) -> Iterator[str]:
+    yield f"log in:          toolkit cluster ssh {same}"
+    yield f"stage the model: toolkit job stage {same}"
+    yield f"start serving:   toolkit job submit {same}"
 
 
 def _reservation_lines(view: ClusterView) -> Iterator[str]:

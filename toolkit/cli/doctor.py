@@ -118,8 +118,13 @@ def node(
     elif settings and target:
         reports += doctor.examine_nodes(settings, target, names, progress(), disk_speed=disk_speed)
     said = log.read_text(encoding="utf-8", errors="replace") if log else None
-    # A saved output is judged without asking the cluster.
-    engines = doctor.examine_engines(settings, None if saved else target, said, progress())
+    # A saved output and this machine are judged without asking the cluster.
+    asked = target if target and not saved and not (local and target.remote) else None
+    engines = doctor.examine_engines(settings, asked, said, progress())
+    if settings is None and (local or saved):
+        progress()(
+            "without -f only what is there is judged: with it GPUs, EFA devices and folders are expected"
+        )
     _tell(ctx, [*reports, *([engines] if engines else [])], output, everything=everything)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli.options import (
+    again,
     confirm,
     dry_run_option,
     load_settings,
@@ -81,10 +82,10 @@ def build(
     else:
         _start(found, target, pcluster, tell, rebuild=rebuild, yes=yes)
     if not wait:
-        tell(f"`toolkit image describe -f {file} --wait` follows it")
+        tell(f"`toolkit image describe {again(file, assignments)} --wait` follows it")
         click.echo(found.plan.name)
         return
-    click.echo(_follow(file, target, pcluster, found.plan.name, tell).ami)
+    click.echo(_follow(again(file, assignments), target, pcluster, found.plan.name, tell).ami)
 
 
 @cli.command("list")
@@ -125,11 +126,12 @@ def describe(
     tell = progress()
     name = name or image_id(target)
     pcluster = open_pcluster(target, tell)
-    state = _follow(file, target, pcluster, name, tell) if wait else describe_image(pcluster, target, name)
+    same = again(file, assignments)
+    state = _follow(same, target, pcluster, name, tell) if wait else describe_image(pcluster, target, name)
     if state is None:
         raise ToolkitError(
             f"there is neither an image {name} in {target.region} nor a build of it.",
-            next_step=f"`toolkit image build -f {file}` builds it; `toolkit image list` shows what is there",
+            next_step=f"`toolkit image build {same}` builds it; `toolkit image list` shows what is there",
         )
     _print_state(state, output)
     if state.status == FAILED:
@@ -242,9 +244,9 @@ def _tell_plan(found: Survey, tell: Progress) -> None:
     bucket = plan.payload_url.removeprefix("s3://").partition("/")[0]
     to_make = (f"bucket {bucket}, which does not exist yet",) if found.bucket == "missing" else ()
     for title, lines in (
-        ("will be made", (*made_lines(plan), *to_make)),
-        ("costs", cost_lines(plan)),
-        ("stays", kept_lines(plan)),
+        ("will be made", (*made_lines(plan, found.network), *to_make)),
+        ("costs", cost_lines(plan, found.network)),
+        ("stays", kept_lines(plan, found.network)),
     ):
         tell(f"{title}:")
         for line in lines:
@@ -252,14 +254,14 @@ def _tell_plan(found: Survey, tell: Progress) -> None:
 
 
 def _follow(
-    file: Path, target: ParallelClusterTarget, pcluster: Pcluster, name: str, tell: Progress
+    same: str, target: ParallelClusterTarget, pcluster: Pcluster, name: str, tell: Progress
 ) -> ImageState:
     from toolkit.flows.image_build import follow
 
     try:
         return follow(target, pcluster, name, tell)
     except KeyboardInterrupt:
-        tell(f"the build goes on; `toolkit image describe -f {file} --wait` follows it")
+        tell(f"the build goes on; `toolkit image describe {same} --wait` follows it")
         raise
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.cli.options import dry_run_option, load_settings, output_option, settings_options
+from toolkit.cli.options import again, dry_run_option, load_settings, output_option, settings_options
 from toolkit.cli.output import print_rows, progress
 
 if TYPE_CHECKING:
@@ -65,16 +65,15 @@ def submit(file: Path, assignments: tuple[str, ...], name: str | None, dry_run: 
     if not wait:
         click.echo(run.name)
         return
+    same = again(file, assignments)
     try:
         url = run.wait_until_ready(tell)
     except KeyboardInterrupt:
-        tell(
-            f"the jobs go on; `toolkit job watch -f {file}` follows, `toolkit job cancel -f {file}` ends them"
-        )
+        tell(f"the jobs go on; `toolkit job watch {same}` follows, `toolkit job cancel {same}` ends them")
         raise
-    tell(f"model {settings.model.served_name!r} is served; `toolkit job cancel -f {file}` ends it")
+    tell(f"model {settings.model.served_name!r} is served; `toolkit job cancel {same}` ends it")
     if target.remote:
-        tell(f"that is the cluster's address; `toolkit job tunnel -f {file}` reaches it from here")
+        tell(f"that is the cluster's address; `toolkit job tunnel {same}` reaches it from here")
     click.echo(f"{url}/v1")
 
 
@@ -231,7 +230,7 @@ def tunnel(file: Path, assignments: tuple[str, ...], run_name: str | None, port:
     if router.hostname is None or router.port is None:
         raise ToolkitError(
             f"the router of run {run.name} has not published its address.",
-            next_step=f"`toolkit job watch -f {file}` shows how far the run is",
+            next_step=f"`toolkit job watch {again(file, assignments)}` shows how far the run is",
         )
     with target.head.tunnel(router.hostname, router.port, local_port=port) as url:
         click.echo(f"{url}/v1")

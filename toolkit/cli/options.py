@@ -72,3 +72,10 @@ def load_settings(file: Path, assignments: tuple[str, ...]) -> Loaded:
     from toolkit.settings.load import load
 
     return load(file, assignments, os.environ)
+
+
+def again(file: Path, assignments: tuple[str, ...]) -> str:
+    """`-f` and `--set` as they were given, for a command that we suggest."""
+    from toolkit.settings.load import arguments
+
+    return arguments(file, assignments)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.cli.options import load_settings, output_option, settings_options
+from toolkit.cli.options import again, load_settings, output_option, settings_options
 from toolkit.cli.output import print_rows, progress, progress_display
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def run(file: Path, assignments: tuple[str, ...], name: str | None) -> None:
     sweep = _open(file, assignments, name)
     tell = progress()
     tell(f"sweep {sweep.name} in {sweep.folder.root}")
-    _run(sweep, file)
+    _run(sweep, again(file, assignments))
 
 
 @cli.command()
@@ -75,7 +75,7 @@ def resume(file: Path, assignments: tuple[str, ...], name: str) -> None:
     \b
     Example: toolkit sweep resume -f deployments/embedded.yaml --name first
     """
-    _run(_open_existing(file, assignments, name), file)
+    _run(_open_existing(file, assignments, name), again(file, assignments))
 
 
 @cli.command()
@@ -111,14 +111,14 @@ def download(file: Path, assignments: tuple[str, ...], name: str, to: Path | Non
     click.echo(_fetched(_open_existing(file, assignments, name), to))
 
 
-def _run(sweep: Sweep, file: Path) -> None:
+def _run(sweep: Sweep, same: str) -> None:
     from toolkit.errors import JobFailed
 
     try:
         with progress_display() as (tell, bar):
             sweep.run(tell, bar)
     except (JobFailed, KeyboardInterrupt):
-        progress()(f"what is done is kept: `toolkit sweep resume -f {file} --name {sweep.name}` goes on")
+        progress()(f"what is done is kept: `toolkit sweep resume {same} --name {sweep.name}` goes on")
         raise
     folder = _fetched(sweep, None) if sweep.target.remote else Path(sweep.folder.root)
     progress()(f"done; `toolkit report build {folder}` makes figures, page and verdict")

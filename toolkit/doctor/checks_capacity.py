@@ -6,7 +6,7 @@ import re
 
 from toolkit.doctor.check import Check
 from toolkit.doctor.checks_slurm import on_parallelcluster
-from toolkit.doctor.cluster_facts import CLUSTERMGTD, ClusterFacts
+from toolkit.doctor.cluster_facts import CLUSTERMGTD, ClusterFacts, Missing
 from toolkit.doctor.finding import Unread, Verdict, error, ok, warning
 from toolkit.doctor.log_patterns import NODE_DAEMON, TROUBLESHOOTING
 from toolkit.doctor.slurm_nodes import SlurmNode
@@ -45,7 +45,7 @@ def protected(facts: ClusterFacts, _wanted: Wanted) -> Verdict:
             *lines,
             cause="ten nodes in a row failed before they joined: start-up script, mount, driver or network",
             next_step="repair the cause (lines above, log streams of the nodes), then "
-            "`pcluster update-compute-fleet -n CLUSTER -r REGION --status START_REQUESTED`",
+            "`toolkit cluster fleet -f FILE start`",
         )
     if not status:
         raise Unread("; ".join(reasons) or f"{CLUSTERMGTD} tells no status")
@@ -54,7 +54,7 @@ def protected(facts: ClusterFacts, _wanted: Wanted) -> Verdict:
             f"the compute fleet is {status}",
             *lines,
             cause="somebody stopped it",
-            next_step="`pcluster update-compute-fleet -n CLUSTER -r REGION --status START_REQUESTED`",
+            next_step="`toolkit cluster fleet -f FILE start`",
         )
     return ok(f"the compute fleet is {status}", *lines)
 
@@ -111,7 +111,8 @@ def powering_up(facts: ClusterFacts, wanted: Wanted) -> Verdict:
         f"nodes that start and do not arrive: {', '.join(late)}",
         *lines,
         cause="EC2 gave no instance yet, or its start-up failed; it is given up after 35 minutes",
-        next_step="log streams cloud-init-output and slurmd of the node: `pcluster get-cluster-log-events`",
+        next_step="log streams cloud-init-output and slurmd of the node: "
+        "`aws logs tail /aws/parallelcluster/CLUSTER-DATE`",
     )
 
 
@@ -133,6 +134,8 @@ def reservation(facts: ClusterFacts, wanted: Wanted) -> Verdict:
             cause="it has an end date; a capacity block's instances are terminated 30 minutes before its end",
             next_step="end your runs before, or extend the reservation",
         )
+    if isinstance(facts.node_list, Missing):
+        return ok(f"{told}; how many more nodes are needed is not known", evidence)
     down = [n for n in facts.nodes if wanted.gpu_partition in n.partitions and (n.powered_down or n.unfit)]
     running = len([n for n in facts.nodes if wanted.gpu_partition in n.partitions]) - len(down)
     lacking = max(0, wanted.gpu_nodes - running)

@@ -54,7 +54,8 @@ REASONS = (
     Reason(
         r"Node failing|[Hh]ealth check failed",
         "EC2's status checks or Slurm's heartbeat failed for the instance",
-        "ParallelCluster replaces it once its jobs have ended; see `pcluster get-cluster-log-events`",
+        "ParallelCluster replaces it once its jobs have ended; see "
+        "`aws logs tail /aws/parallelcluster/CLUSTER-DATE`",
         TROUBLESHOOTING,
     ),
     Reason(
@@ -150,7 +151,7 @@ def partitions(facts: ClusterFacts, _wanted: Wanted) -> Verdict:
         *lines,
         cause="ParallelCluster sets a partition INACTIVE when its nodes keep failing at start or the fleet "
         "is stopped; an administrator sets DOWN",
-        next_step="find why its nodes fail, then `pcluster update-compute-fleet --status START_REQUESTED`",
+        next_step="find why its nodes fail, then `toolkit cluster fleet -f FILE start`",
     )
 
 

@@ -61,7 +61,8 @@ LOG_PATTERNS = (
         r"Node bootstrap error",
         "a node was started but did not join",
         "its start-up script, mounts or network failed within the bootstrap time (2100 s)",
-        "read the node's cloud-init-output and slurmd log streams: `pcluster get-cluster-log-events`",
+        "read the node's cloud-init-output and slurmd log streams: "
+        "`aws logs tail /aws/parallelcluster/CLUSTER-DATE`",
         NODE_DAEMON,
     ),
     LogPattern(

@@ -12,6 +12,7 @@ from toolkit.doctor.finding import Unread
 from toolkit.doctor.probe import Probe, parse_probe
 from toolkit.doctor.wanted import Wanted
 
+UNNAMED = "node of unknown name"
 NVIDIA, NVSWITCH_H100 = "10de", "10de:22a3"
 AMAZON_EFA = re.compile(r" 1d0f:efa\d$")
 VERSION = re.compile(r"\b(\d+(?:\.\d+)+[0-9a-z.]*)")
@@ -203,9 +204,12 @@ class NodeFacts:
 
 
 def node_facts(text: str, node: str | None = None) -> NodeFacts:
-    """`node`: its name; default: the one it gives itself."""
+    """`node`: its name; default: the one it gives itself, or UNNAMED if the probe does not tell it."""
     probe = parse_probe(text)
-    return NodeFacts(node or probe.text("hostname"), probe)
+    try:
+        return NodeFacts(node or probe.text("hostname"), probe)
+    except Unread:
+        return NodeFacts(UNNAMED, probe)
 
 
 def _version(line: str, section: str, after: str = "") -> str:
@@ -217,7 +221,7 @@ def _version(line: str, section: str, after: str = "") -> str:
 
 def _gpu(line: str) -> Gpu:
     parts = [part.strip() for part in line.split(",")]
-    if len(parts) != 4 or not parts[0].isdigit():
+    if len(parts) != 4 or not parts[0].isdecimal():
         raise Unread(f"nvidia-smi said {line.strip()!r}")
     return Gpu(index=int(parts[0]), name=parts[1], driver=parts[2], bus=parts[3])
 
@@ -259,7 +263,7 @@ def _folder(path: str, lines: Sequence[str]) -> Folder:
 def _df(line: str) -> tuple[int, int]:
     """KiB of the volume and free on it, from the last line of `df -Pk`."""
     words = line.split()
-    if len(words) < 6 or not (words[1].isdigit() and words[3].isdigit()):
+    if len(words) < 6 or not (words[1].isdecimal() and words[3].isdecimal()):
         raise Unread(f"df said {line.strip()!r}")
     return int(words[1]), int(words[3])
 

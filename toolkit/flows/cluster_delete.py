@@ -6,17 +6,28 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolkit.errors import ToolkitError
+import yaml
+
+from toolkit.errors import SettingsError, ToolkitError
 from toolkit.flows.cluster_failure import deletion_failed
 from toolkit.flows.cluster_progress import Follower, follow
+from toolkit.flows.cluster_stored import stored_config
 from toolkit.flows.provision import Cloud
 from toolkit.plan.cluster import ClusterPlan, plan_cluster
+from toolkit.plan.cluster_identity import differences
+from toolkit.plan.network import stack_name
 from toolkit.remote import aws_leftovers
 from toolkit.remote.aws_bucket import bucket_state
 from toolkit.remote.aws_facts import AwsReader
 from toolkit.remote.aws_instances import ClusterInstance, cluster_instances
 from toolkit.remote.aws_leftovers import Leftover
-from toolkit.remote.aws_network import delete_network, describe_network
+from toolkit.remote.aws_network import (
+    delete_group,
+    delete_network,
+    describe_network,
+    network_users,
+    network_vpc,
+)
 from toolkit.remote.aws_stack import StackResource, StackState, stack_resources, stack_state
 
 # Instances that are shutting down are gone within minutes; the p5en's are the slowest.
@@ -25,12 +36,28 @@ INSTANCE_SECONDS = 900.0
 
 @dataclass(frozen=True)
 class Deletion:
-    """What a deletion is about. `state`: None if there is no stack (any more)."""
+    """What a deletion is about. `state`: None if there is no stack (any more). `foreign`: what shows that the
+    cluster was not made from this target."""
 
     state: StackState | None
     resources: tuple[StackResource, ...]
     instances: tuple[ClusterInstance, ...]
     stays: tuple[Leftover, ...]
+    foreign: tuple[str, ...] = ()
+
+    @property
+    def cluster_is_there(self) -> bool:
+        return bool(self.state or self.instances)
+
+
+@dataclass(frozen=True)
+class NetworkDeletion:
+    """`held`: what will be in the network when the cluster is gone, so that it stays. `groups`: security
+    groups of the deleted cluster that go along with it."""
+
+    stack: str
+    held: tuple[str, ...]
+    groups: tuple[str, ...]
 
 
 def look(cloud: Cloud) -> Deletion:
@@ -43,7 +70,52 @@ def look(cloud: Cloud) -> Deletion:
         )
     resources = stack_resources(state.arn, cloud.region) if state else ()
     instances = cluster_instances(cloud.name, cloud.region)
-    return Deletion(state, resources, instances, leftovers(cloud, resources))
+    foreign = _foreign(cloud, state) if state else ()
+    return Deletion(state, resources, instances, leftovers(cloud, resources), foreign)
+
+
+def refuse_foreign(cloud: Cloud, deletion: Deletion) -> None:
+    """SettingsError for a cluster that was made from another target than this file's."""
+    state = deletion.state
+    if not state or not deletion.foreign:
+        return
+    lines = "".join(f"\n  {line}" for line in deletion.foreign)
+    tags = ", ".join(f"{key}={value}" for key, value in sorted(state.tags.items()))
+    raise SettingsError(
+        f"cluster {cloud.name} in {cloud.region} does not look like one of {cloud.loaded.file}, so it is "
+        f"left alone:{lines}\n  made {state.created:%Y-%m-%d %H:%M} UTC; its tags: {tags or 'none'}",
+        next_step="name the file that it was made from, or another target.cluster_name; "
+        "--not-mine deletes it all the same",
+    )
+
+
+def look_at_network(cloud: Cloud, deletion: Deletion) -> NetworkDeletion | None:
+    """Whether the network that the toolkit made can go with the cluster; None if there is none."""
+    vpc = network_vpc(cloud.name, cloud.region)
+    if describe_network(cloud.name, cloud.region) is None:
+        return None
+    inside = [each for each in deletion.stays if each.vpc and each.vpc == vpc]
+    groups = [each.id for each in inside if each.kind == "security group"]
+    going = {each.physical_id for each in deletion.resources if not each.retained}
+    going |= {each.id for each in deletion.instances} | set(groups)
+    held = [f"file system {each.id}" for each in inside if each.kind == "file system"]
+    # A file system's interfaces are told by itself, where it can be read.
+    held += [
+        str(user)
+        for user in (network_users(vpc, cloud.region) if vpc else ())
+        if user.id not in going and not (held and user.kind == "interface")
+    ]
+    return NetworkDeletion(stack_name(cloud.name), tuple(held), tuple(groups))
+
+
+def refuse_held(network: NetworkDeletion) -> None:
+    """ToolkitError for a network that can't go although its cluster is gone."""
+    if network.held:
+        raise ToolkitError(
+            f"network {network.stack} can't be deleted, since this is in it: {', '.join(network.held)}. It "
+            "and its NAT gateway stay, and are billed.",
+            next_step="remove that by the commands above, wait until it is gone, then run this command again",
+        )
 
 
 def delete(cloud: Cloud, deletion: Deletion, follower: Follower) -> None:
@@ -58,9 +130,12 @@ def delete(cloud: Cloud, deletion: Deletion, follower: Follower) -> None:
     _until_no_instance(cloud, follower)
 
 
-def delete_own_network(cloud: Cloud, follower: Follower) -> bool:
-    """The network that the toolkit made for the cluster; False if there is none."""
-    return delete_network(cloud.name, cloud.region, cloud.tell, poll=follower.poll_seconds)
+def delete_own_network(cloud: Cloud, network: NetworkDeletion, follower: Follower) -> None:
+    """The network that the toolkit made for the cluster, with the cluster's last security groups in it."""
+    for group in network.groups:
+        delete_group(group, cloud.region)
+        cloud.tell(f"security group {group} was deleted")
+    delete_network(cloud.name, cloud.region, cloud.tell, poll=follower.poll_seconds)
 
 
 def leftovers(cloud: Cloud, resources: Sequence[StackResource] = ()) -> tuple[Leftover, ...]:
@@ -69,6 +144,7 @@ def leftovers(cloud: Cloud, resources: Sequence[StackResource] = ()) -> tuple[Le
     reservation = cloud.target.capacity.reservation
     return (
         *aws_leftovers.file_systems(name, region, resources),
+        *aws_leftovers.security_groups(name, region, resources),
         *aws_leftovers.log_groups(name, region),
         *_image(cloud),
         *aws_leftovers.image_roles(region),
@@ -76,6 +152,19 @@ def leftovers(cloud: Cloud, resources: Sequence[StackResource] = ()) -> tuple[Le
         *_network(cloud),
         *(aws_leftovers.reservation(reservation, region) if reservation else ()),
     )
+
+
+def _foreign(cloud: Cloud, state: StackState) -> tuple[str, ...]:
+    """A deletion that is under way, or got stuck, is no question any more."""
+    if state.status.startswith("DELETE_"):
+        return ()
+    try:
+        stored = yaml.safe_load(stored_config(cloud, state))
+        network = describe_network(cloud.name, cloud.region) if cloud.target.network.create else None
+    except ToolkitError as error:
+        return (f"its configuration can't be compared with these settings: {error.what}",)
+    ids = network.ids if network else None
+    return differences(cloud.target, stored, (ids.head_subnet, ids.compute_subnet) if ids else None)
 
 
 def _until_no_instance(cloud: Cloud, follower: Follower) -> None:
@@ -109,7 +198,7 @@ def _image(cloud: Cloud) -> tuple[Leftover, ...]:
         found = AwsReader(cloud.region).image(plan.image, plan.version)
     except ToolkitError as error:
         return (Leftover("image", plan.image, f"could not be read: {error.what}"),)
-    removal = f"toolkit image delete -f {cloud.loaded.file}"
+    removal = f"toolkit image delete {cloud.loaded.arguments}"
     return (Leftover("image", f"{plan.image} ({found.id})", removal),) if found else ()
 
 
@@ -119,9 +208,9 @@ def _bucket(cloud: Cloud) -> tuple[Leftover, ...]:
         return ()
     try:
         there = bucket_state(bucket, cloud.region) == "ours"
+        return (aws_leftovers.bucket(bucket, cloud.name, cloud.region),) if there else ()
     except ToolkitError as error:
         return (Leftover("bucket", bucket, f"could not be read: {error.what}"),)
-    return (Leftover("bucket", bucket, f"aws s3 rb --force s3://{bucket}"),) if there else ()
 
 
 def _network(cloud: Cloud) -> tuple[Leftover, ...]:
@@ -129,5 +218,5 @@ def _network(cloud: Cloud) -> tuple[Leftover, ...]:
         network = describe_network(cloud.name, cloud.region)
     except ToolkitError as error:
         return (Leftover("network", cloud.name, f"could not be read: {error.what}"),)
-    removal = f"toolkit cluster delete -f {cloud.loaded.file} --delete-network; its NAT gateway is billed"
+    removal = f"toolkit cluster delete {cloud.loaded.arguments} --delete-network; its NAT gateway is billed"
     return (Leftover("network stack", network.stack, removal),) if network else ()

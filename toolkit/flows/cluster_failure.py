@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from toolkit.errors import ToolkitError
 from toolkit.flows.cluster_progress import failed_resources
+from toolkit.flows.cluster_remains import read_remains, remains_lines, remains_step
 from toolkit.flows.provision import Cloud
 from toolkit.remote.aws_stack import StackState, stack_events
 from toolkit.remote.pcluster import Pcluster
@@ -20,13 +21,15 @@ def read_failure(cloud: Cloud, state: StackState) -> Failure:
     return classify(_describe(cloud, pcluster), events, _logs(cloud, pcluster))
 
 
-def creation_failed(cloud: Cloud, state: StackState, *, rollback: bool | None = None) -> ToolkitError:
-    """The error of a failed creation: cause, the lines that prove it, what to do."""
+def creation_failed(cloud: Cloud, state: StackState) -> ToolkitError:
+    """The error of a failed creation: cause, the lines that prove it, what stays billed, what to do."""
     failure = read_failure(cloud, state)
+    remains = read_remains(cloud, state)
     evidence = "".join(f"\n  | {line}" for line in failure.evidence)
+    stays = "".join(f"\n  {line}" for line in remains_lines(state.status, remains))
     return ToolkitError(
-        f"cluster {cloud.name} was not created: {failure.cause} ({failure.kind}){evidence}",
-        next_step=f"{failure.next_step}; {_what_remains(state, rollback)}",
+        f"cluster {cloud.name} was not created: {failure.cause} ({failure.kind}){evidence}{stays}",
+        next_step=f"{failure.next_step}; {remains_step(state.status, remains, cloud.loaded.arguments)}",
     )
 
 
@@ -76,16 +79,3 @@ def _logs(cloud: Cloud, pcluster: Pcluster) -> dict[str, list[str]]:
     except ToolkitError as error:
         cloud.tell(f"not read: {error.what}")
     return logs
-
-
-def _what_remains(state: StackState, rollback: bool | None) -> str:
-    if state.status == "CREATE_FAILED" or rollback is False:
-        return (
-            "the head node still runs, and is billed: `toolkit cluster ssh` looks at it, "
-            "`toolkit cluster delete` removes it"
-        )
-    going = "AWS is taking it down" if state.moving else "AWS has taken it down"
-    return (
-        f"{going}; `toolkit cluster delete` clears what is left, and `toolkit cluster create --no-rollback` "
-        "leaves a failed head node running, to be looked at"
-    )

@@ -102,7 +102,7 @@ def _refused(cloud: Cloud, proposal: Proposal, refused: PclusterRefused) -> Tool
     lines = "\n".join(f"  {change}" for change in changes)
     return SettingsError(
         f"pcluster {cloud.version} can't make these changes to cluster {cloud.name} as it runs:\n{lines}",
-        next_step="where the fleet must be stopped first: `pcluster update-compute-fleet --status "
-        f"STOP_REQUESTED --cluster-name {cloud.name} --region {cloud.region}`, which ends every job, then "
-        "update, then START_REQUESTED. Otherwise take the change back, or make a second cluster",
+        next_step="where the fleet must be stopped first: `toolkit cluster fleet "
+        f"{cloud.loaded.arguments} stop`, which ends every job, then update, then the same with `start`. "
+        "Otherwise take the change back, or make a second cluster",
     )

@@ -15,6 +15,7 @@ from toolkit.flows.cluster_progress import Follower, follow
 from toolkit.flows.provision import Cloud
 from toolkit.plan.node_software import node_software
 from toolkit.remote.aws_instances import ClusterInstance, cluster_instances
+from toolkit.remote.aws_network import Network, describe_network
 from toolkit.remote.aws_reservation import ReservationState, reservation_state
 from toolkit.remote.aws_stack import StackState, stack_state
 from toolkit.remote.pcluster import Pcluster
@@ -31,7 +32,8 @@ ABSENT, UNKNOWN = "absent", "unknown"
 @dataclass(frozen=True)
 class ClusterView:
     """`state` is CloudFormation's word, `absent` or `unknown`; so is `fleet`, ParallelCluster's. `address` is
-    the head node's, empty without one. `failure`: of a creation that failed. `unread`: one line a part."""
+    the head node's, empty without one. `network`: the one that the toolkit made for it. `failure`: of a
+    creation that failed. `unread`: one line a part."""
 
     name: str
     region: str
@@ -42,6 +44,7 @@ class ClusterView:
     login: str
     instances: tuple[ClusterInstance, ...] | None
     reservation: ReservationState | None
+    network: Network | None
     failure: Failure | None
     unread: tuple[str, ...]
 
@@ -71,6 +74,8 @@ def describe(cloud: Cloud) -> ClusterView:
     cluster = read("cluster", lambda: cloud.pcluster_for(version).describe_cluster(name)) if there else None
     instances = read("instances", lambda: cluster_instances(name, region))
     reserved = identity and read("capacity reservation", lambda: reservation_state(identity or "", region))
+    # Also where these settings don't ask for it: it is billed, whoever left it.
+    network = read("network", lambda: describe_network(name, region))
     failed = state if state and state.creation_failed else None
     failure = read("failure", lambda: read_failure(cloud, failed)) if failed else None
     return ClusterView(
@@ -80,9 +85,10 @@ def describe(cloud: Cloud) -> ClusterView:
         state=_word(state, cluster, missed),
         fleet=cluster.fleet_status if cluster else (UNKNOWN if there else ABSENT),
         address=_address(instances),
-        login=f"toolkit cluster ssh -f {cloud.loaded.file}",
+        login=f"toolkit cluster ssh {cloud.loaded.arguments}",
         instances=instances,
         reservation=reserved or None,
+        network=network,
         failure=failure,
         unread=tuple(read.unread),
     )

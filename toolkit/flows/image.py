@@ -11,13 +11,8 @@ from dataclasses import dataclass
 from toolkit.errors import ToolkitError
 from toolkit.plan.cluster import parallelcluster_version
 from toolkit.plan.image import ImagePlan
-from toolkit.plan.image_build import (
-    Deviation,
-    deviations,
-    plan_image,
-    told_versions,
-    with_component,
-)
+from toolkit.plan.image_build import plan_image, with_component
+from toolkit.plan.image_tags import Deviation, deviations, told_versions
 from toolkit.plan.node_software import node_software
 from toolkit.remote.aws_image import image_tags, log_group
 from toolkit.remote.pcluster import Pcluster

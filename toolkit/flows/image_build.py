@@ -19,19 +19,20 @@ from toolkit.flows.image import (
 )
 from toolkit.flows.image_delete import delete_image, refuse_if_used
 from toolkit.flows.image_failure import explain_failure
+from toolkit.flows.image_place import find_place, own_place
 from toolkit.plan.cluster import parallelcluster_version
 from toolkit.plan.image import ImagePlan
 from toolkit.plan.image_build import (
     OFFICIAL_ARCHITECTURE,
     OFFICIAL_OS,
-    BuildPlace,
     key_of,
-    settings_place,
+    trial_name,
     with_place,
 )
-from toolkit.remote.aws_bucket import BucketState, bucket_state, ensure_bucket, unusable, upload
-from toolkit.remote.aws_image import has_default_vpc, is_offered, log_lines, official_ami
-from toolkit.remote.aws_network import describe_network
+from toolkit.plan.network import NetworkPlan
+from toolkit.remote.aws_bucket import BucketState, ensure_bucket, upload, usable_bucket
+from toolkit.remote.aws_image import log_lines, official_ami
+from toolkit.remote.aws_network import ensure_network
 from toolkit.remote.pcluster import Pcluster
 from toolkit.settings.target import ParallelClusterTarget
 
@@ -43,11 +44,13 @@ STEP_LINE = re.compile(r"\[(\d\d-[\w-]+)\] (begin|already|done): (.*)")
 
 @dataclass(frozen=True)
 class Survey:
-    """What there is before anything is made. `existing`: an image or build of that name."""
+    """What there is before anything is made. `existing`: an image or build of that name; `network`: to be
+    made for the build."""
 
     design: ImageDesign
     bucket: BucketState
     existing: ImageState | None
+    network: NetworkPlan | None = None
 
     @property
     def plan(self) -> ImagePlan:
@@ -59,36 +62,31 @@ def survey(target: ParallelClusterTarget, pcluster: Pcluster, tell: Progress, *,
     SettingsError for settings from which no image can be built, before the first question to AWS."""
     design = design_image(target)
     plan, bucket = design.plan, str(target.bucket)
-    state = bucket_state(bucket, target.region)
-    if state in ("foreign", "elsewhere"):
-        raise unusable(bucket, target.region, state)
+    state = usable_bucket(bucket, target.region)
     tell(f"looking for image {plan.name} and what its build needs")
     existing = describe_image(pcluster, target, plan.name)
     if existing and (existing.status in (BUILDING, DELETING) or not rebuild):
         return Survey(design, state, existing)
     if existing:
         refuse_if_used(existing.name, existing.ami, target.region)
-    place = _place(target)
+    place, network = find_place(target)
     plan = with_place(plan, _parent(plan, pcluster), place)
-    if not is_offered(plan.instance_type, plan.region, place.subnet):
-        where = f"the zone of {place.subnet}" if place.subnet else plan.region
-        raise ToolkitError(
-            f"EC2 does not offer {plan.instance_type} (target.image.build_instance_type) in {where}.",
-            next_step="set target.image.build_instance_type to a type with an NVIDIA GPU that it offers, "
-            "such as g5.4xlarge or g4dn.4xlarge",
-        )
-    return Survey(replace(design, plan=plan), state, existing)
+    return Survey(replace(design, plan=plan), state, existing, network)
 
 
 def start(
     found: Survey, target: ParallelClusterTarget, pcluster: Pcluster, tell: Progress, *, rebuild: bool
 ) -> None:
-    """Makes what the build reads and starts it; returns at once. `rebuild` removes an image or failed build
-    of that name first."""
+    """Makes what the build needs and starts it; returns at once. `rebuild` removes an image or failed build
+    of that name, but not before pcluster has accepted the new one's settings."""
     design = found.design
+    if found.network:
+        place = own_place(ensure_network(found.network, tell))
+        design = replace(design, plan=with_place(design.plan, design.plan.parent_image, place))
     plan, bucket = design.plan, str(target.bucket)
-    if ensure_bucket(bucket, plan.region, dict(plan.tags)):
-        tell(f"bucket {bucket}: made")
+    done = ensure_bucket(bucket, plan.region, dict(plan.tags))
+    if done:
+        tell(f"bucket {bucket}: {done}")
     sent = upload(
         bucket,
         plan.region,
@@ -98,12 +96,14 @@ def start(
         },
     )
     tell(f"bucket {bucket}: {len(sent)} object(s) sent, {2 - len(sent)} there already")
-    if found.existing and rebuild:
-        delete_image(pcluster, plan.name, tell)
+    replaces = found.existing is not None and rebuild
     # Only now, though it is a dry run: pcluster makes the IAM role PClusterBuildImageCleanupRole-* in it too.
-    # It comes after the deletion because an existing image of that name would be refused.
-    for message in pcluster.build_image(plan.name, design.config, dry_run=True).validation:
+    # It refuses the name of an image that exists, whatever the configuration.
+    tried = trial_name(plan) if replaces else plan.name
+    for message in pcluster.build_image(tried, design.config, dry_run=True).validation:
         tell(f"  {message}")
+    if replaces:
+        delete_image(pcluster, plan.name, tell)
     pcluster.build_image(plan.name, design.config)
     tell(f"image {plan.name}: the build has started")
 
@@ -157,8 +157,7 @@ def _parent(plan: ImagePlan, pcluster: Pcluster) -> str:
             return found
         raise ToolkitError(
             f"{plan.region} has no AMI {plan.parent_image} of Amazon's (ami-setup/versions.yaml).",
-            next_step="choose a region that ParallelCluster supports; `pcluster list-official-images` "
-            "names its AMIs",
+            next_step="choose a region that ParallelCluster supports",
         )
     images = pcluster.list_official_images(os_name=OFFICIAL_OS, architecture=OFFICIAL_ARCHITECTURE)
     # The name ends in the date of its build.
@@ -169,22 +168,3 @@ def _parent(plan: ImagePlan, pcluster: Pcluster) -> str:
             next_step="choose another target.version or region",
         )
     return newest.ami_id
-
-
-def _place(target: ParallelClusterTarget) -> BuildPlace:
-    """The nodes' subnet where it can be used, else the default VPC."""
-    place = settings_place(target)
-    if place.subnet:
-        return place
-    if target.network.create:
-        network = describe_network(target.cluster_name, target.region)
-        if network and network.ids:
-            return BuildPlace(network.ids.compute_subnet, (network.ids.security_group,))
-    if not has_default_vpc(target.region):
-        raise ToolkitError(
-            f"the build instance has no place: {target.region} has no default VPC, and the settings name no "
-            "compute subnet with a security group.",
-            next_step="set target.network.compute_subnet and target.network.security_groups (no inbound rule "
-            "is needed), or make a default VPC with `aws ec2 create-default-vpc`",
-        )
-    return BuildPlace()

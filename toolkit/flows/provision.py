@@ -14,7 +14,7 @@ import yaml
 from toolkit.errors import SettingsError, ToolkitError
 from toolkit.plan.aws_facts import Facts, Reservation
 from toolkit.plan.cluster import SUBNET_WORD, ClusterPlan, Found, parallelcluster_version, plan_cluster
-from toolkit.plan.cluster_kept import keep_head_script
+from toolkit.plan.cluster_kept import keep_head
 from toolkit.plan.cluster_setting import setting_of
 from toolkit.plan.instance_type import known_instance_types, version_tuple
 from toolkit.preflight.check import check_plan, raise_for
@@ -107,10 +107,11 @@ def render_with_aws(cloud: Cloud, stored: str) -> Proposal:
     return Proposal(plan, render_cluster(plan))
 
 
-def propose(cloud: Cloud, *, stored: str | None = None) -> Proposal:
+def propose(cloud: Cloud, *, stored: str | None = None, untouched: bool = True) -> Proposal:
     """The settings and what AWS knows of them; SettingsError lists every problem found. Makes nothing.
 
-    `stored`: the configuration of the cluster if it exists. pcluster's own checks follow with `with_dry_run`.
+    `stored`: the configuration of the cluster if it exists. `untouched`: nothing was made for it yet.
+    pcluster's own checks follow with `with_dry_run`.
     """
     offline = propose_offline(cloud)
     cloud.tell(f"checking the settings of cluster {cloud.name} against AWS in {cloud.region}")
@@ -120,10 +121,10 @@ def propose(cloud: Cloud, *, stored: str | None = None) -> Proposal:
         config = render_cluster(plan)
         facts = reader.facts(cloud.target, plan, yaml.safe_load(config))
     except ToolkitError:
-        raise_for(offline.problems, cloud.name)
+        raise_for(offline.problems, cloud.name, untouched=untouched)
         raise
     problems = _check(cloud, plan, config, facts, updates=stored is not None)
-    raise_for(problems, cloud.name)
+    raise_for(problems, cloud.name, untouched=untouched)
     zone = network_zone(cloud, facts) if _lacks_network(plan) else None
     return Proposal(plan, config, problems, zone=zone)
 
@@ -131,11 +132,11 @@ def propose(cloud: Cloud, *, stored: str | None = None) -> Proposal:
 def with_dry_run(cloud: Cloud, proposal: Proposal) -> Proposal:
     """`proposal` with what pcluster's schema and validators say of creating it; SettingsError if they refuse.
 
-    Before the network is made there is nothing that pcluster could validate.
+    Before the network is made there is nothing that pcluster could validate; but it must be there by then.
     """
+    pcluster = cloud.pcluster
     if proposal.zone:
         return proposal
-    pcluster = cloud.pcluster
     cloud.tell(f"pcluster {pcluster.version}: validating the configuration")
     try:
         outcome = pcluster.create_cluster(cloud.name, proposal.config, dry_run=True)
@@ -201,7 +202,7 @@ def _lacks_network(plan: ClusterPlan) -> bool:
 
 def _plan(cloud: Cloud, reader: AwsReader, stored: str | None) -> ClusterPlan:
     plan = plan_cluster(cloud.target, _found(cloud, reader))
-    return keep_head_script(plan, yaml.safe_load(stored)) if stored else plan
+    return keep_head(plan, yaml.safe_load(stored)) if stored else plan
 
 
 def _found(cloud: Cloud, reader: AwsReader) -> Found:

@@ -118,13 +118,6 @@ class SecurityGroup:
     def all_to_itself(self) -> bool:
         return any(rule.protocol == "-1" and self.id in rule.groups for rule in self.outbound)
 
-    def lets_in(self, first: int, last: int, network: str) -> bool:
-        """Whether some address of `network`, or some other group, may reach TCP ports first to last."""
-        return any(
-            rule.covers(first, last) and (set(rule.groups) - {self.id} or rule.reaches(network))
-            for rule in self.inbound
-        )
-
 
 @dataclass(frozen=True)
 class Ami:

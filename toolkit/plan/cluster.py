@@ -16,6 +16,7 @@ from toolkit.plan.image import image_name
 from toolkit.plan.instance_type import InstanceType, Nic, known_instance_types, nics
 from toolkit.plan.node_check import node_check
 from toolkit.plan.node_software import NodeSoftware, node_software, verify_arguments
+from toolkit.plan.region import partition_of
 from toolkit.settings.cluster import ComputeNodes, NodeRole
 from toolkit.settings.target import ParallelClusterTarget
 
@@ -59,7 +60,10 @@ class Script:
 
 @dataclass(frozen=True)
 class Head:
+    """`ami`: as of the cluster's creation, since an update can't change it; None: the official one."""
+
     instance_type: str
+    ami: str | None
     subnet: str
     volume_gb: int
     key_name: str
@@ -110,7 +114,7 @@ class ClusterPlan:
     region: str
     version: str
     os: str
-    ami: str | None  # None: ParallelCluster's official one
+    ami: str | None  # of the queues' nodes; None: ParallelCluster's official one
     image: str | None  # the name of the image whose AMI it is
     head: Head
     gpu: Queue
@@ -121,6 +125,11 @@ class ClusterPlan:
     overrides: Mapping[str, Any]
     makes_network: bool
     unknown: tuple[str, ...]  # what stands for values that only AWS can tell
+
+    @property
+    def partition(self) -> str:
+        """Of the region, as an ARN names it."""
+        return partition_of(self.region)
 
     @property
     def queues(self) -> tuple[Queue, ...]:
@@ -158,7 +167,7 @@ def plan_cluster(target: ParallelClusterTarget, found: Found = Found()) -> Clust
         os=OS,
         ami=ami,
         image=image,
-        head=_head(target, head_subnet, software),
+        head=_head(target, head_subnet, ami, software),
         gpu=_gpu_queue(target, compute_subnet, types, version, software),
         router=_router_queue(target, compute_subnet, types, version, software),
         volume=_volume(target),
@@ -170,9 +179,10 @@ def plan_cluster(target: ParallelClusterTarget, found: Found = Found()) -> Clust
     )
 
 
-def _head(target: ParallelClusterTarget, subnet: str, software: NodeSoftware) -> Head:
+def _head(target: ParallelClusterTarget, subnet: str, ami: str | None, software: NodeSoftware) -> Head:
     return Head(
         instance_type=target.head.instance_type,
+        ami=ami,
         subnet=subnet,
         volume_gb=target.head.volume_gb,
         key_name=target.ssh.key_name or "",

@@ -45,7 +45,8 @@ def kept_after_delete(plan: ClusterPlan) -> tuple[str, ...]:
     lines = [
         f"file system {volume.file_system}, which was there before"
         if volume.file_system
-        else f"the new FSx file system ({volume.capacity_gb} GB), with its data; billed until you delete it",
+        else f"the new FSx file system ({volume.capacity_gb} GB), with its data and its security group, also "
+        "after a creation that failed; billed until you delete it",
         f"log group /aws/parallelcluster/{plan.name}-*, for {plan.log_retention_days} days' worth of lines",
     ]
     if plan.image or plan.ami:
@@ -58,7 +59,8 @@ def kept_after_delete(plan: ClusterPlan) -> tuple[str, ...]:
         if queue.reservation
     ]
     if plan.makes_network:
-        lines.append("the network stack with its NAT gateway, unless --delete-network is given")
+        when = "" if volume.file_system else ", which works once the file system in it is gone"
+        lines.append(f"the network stack with its NAT gateway, unless --delete-network is given{when}")
     return tuple(lines)
 
 

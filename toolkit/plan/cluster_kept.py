@@ -12,17 +12,18 @@ from toolkit.plan.cluster import ClusterPlan, Script
 OUR_SCRIPT = re.compile(r".*/verify-[0-9a-f]{12}\.sh")
 
 
-def keep_head_script(plan: ClusterPlan, stored: Mapping[str, Any]) -> ClusterPlan:
-    """`plan` with the head node's check script as the cluster was made with.
+def keep_head(plan: ClusterPlan, stored: Mapping[str, Any]) -> ClusterPlan:
+    """`plan` with the head node's AMI and check script as the cluster was made with.
 
-    A newer toolkit may ship another one, and pcluster refuses every update of a cluster that would change it:
-    "Update actions are not currently supported for the 'Sequence' parameter". Queues take the newer one.
+    pcluster refuses every update that would change one of them ("Update actions are not currently supported
+    for the 'CustomAmi' parameter"). Queues take the new ones.
     """
+    ami = (stored.get("Image") or {}).get("CustomAmi")
     actions = (stored.get("HeadNode") or {}).get("CustomActions") or {}
     sequence = (actions.get("OnNodeConfigured") or {}).get("Sequence") or []
     ours = [each for each in sequence if OUR_SCRIPT.fullmatch(str(each.get("Script", "")))]
-    if not ours:
-        return plan
-    kept = Script(ours[0]["Script"], tuple(ours[0].get("Args") or ()))
-    scripts = tuple(kept if script.content is not None else script for script in plan.head.scripts)
-    return replace(plan, head=replace(plan.head, scripts=scripts))
+    scripts = plan.head.scripts
+    if ours:
+        kept = Script(ours[0]["Script"], tuple(ours[0].get("Args") or ()))
+        scripts = tuple(kept if script.content is not None else script for script in scripts)
+    return replace(plan, head=replace(plan.head, ami=ami, scripts=scripts))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from toolkit.errors import SettingsError
 from toolkit.plan.node_software import NodeSoftware
+from toolkit.plan.region import partition_of
 
 # pcluster takes 128 characters and adds the build's date, of 28, to Image/Name.
 LONGEST_NAME = 100
@@ -67,11 +68,7 @@ class ImagePlan:
 
     @property
     def partition(self) -> str:
-        """Of the region, as the first part of an ARN names it."""
-        for start, partition in (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov")):
-            if self.region.startswith(start):
-                return partition
-        return "aws"
+        return partition_of(self.region)
 
     def with_parent(self, image_id: str) -> ImagePlan:
         return replace(self, parent_image=image_id)

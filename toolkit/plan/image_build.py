@@ -1,16 +1,15 @@
-"""Settings -> the image that `toolkit image build` makes; what an AMI is, against what it should be. Pure."""
+"""Settings -> the image that `toolkit image build` makes. Pure."""
 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from toolkit.errors import SettingsError
 from toolkit.plan.cluster import parallelcluster_version
 from toolkit.plan.image import ImagePlan, image_name
-from toolkit.plan.node_software import NodeSoftware, node_software
+from toolkit.plan.network import NetworkPlan
+from toolkit.plan.node_software import node_software
 from toolkit.settings.target import ParallelClusterTarget
 
 # As `pcluster list-official-images` takes them; the pattern is that of the AMIs' names.
@@ -25,16 +24,6 @@ class BuildPlace:
 
     subnet: str | None = None
     security_groups: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Deviation:
-    what: str
-    expected: str
-    found: str
-
-    def __str__(self) -> str:
-        return f"{self.what}: expected {self.expected}, found {self.found or 'nothing'}"
 
 
 def image_id(target: ParallelClusterTarget) -> str:
@@ -106,39 +95,28 @@ def with_place(plan: ImagePlan, parent: str, place: BuildPlace) -> ImagePlan:
     )
 
 
+def trial_name(plan: ImagePlan) -> str:
+    """A name under which pcluster validates the configuration while an image has the plan's own."""
+    return f"{plan.name}-trial"
+
+
 def key_of(url: str) -> str:
     """The key in an address s3://bucket/key."""
     return url.removeprefix("s3://").partition("/")[2]
 
 
-def deviations(
-    tags: Mapping[str, str], software: NodeSoftware, parallelcluster: str
-) -> tuple[Deviation, ...]:
-    """What an AMI's tags say otherwise than ami-setup/versions.yaml. ParallelCluster writes them at the end
-    of a build, from what is installed (its imagebuilder component ParallelClusterTag)."""
-    return tuple(
-        Deviation(what, expected, tags.get(tag, ""))
-        for what, tag, expected in _expected(software, parallelcluster)
-        if not _is_version(tags.get(tag, ""), expected)
-    )
-
-
-def told_versions(tags: Mapping[str, str]) -> dict[str, str]:
-    """Driver, CUDA, EFA and kernel of an AMI as its tags have them; empty where they say nothing."""
-    return {
-        name: tags.get(f"parallelcluster:{tag}", "")
-        for name, tag in (
-            ("driver", "nvidia_version"),
-            ("cuda", "cuda_version"),
-            ("efa", "efa_version"),
-            ("kernel", "kernel_version"),
-        )
-    }
-
-
-def made_lines(plan: ImagePlan) -> tuple[str, ...]:
-    """What the image will hold and how it is made, for the reader who has to agree."""
+def made_lines(plan: ImagePlan, network: NetworkPlan | None = None) -> tuple[str, ...]:
+    """What the image will hold and how it is made, for the reader who has to agree. `network`: the one that
+    has to be made first."""
     software = plan.software
+    place = plan.subnet_id or "the default VPC"
+    own: tuple[str, ...] = ()
+    if network:
+        place = f"network {network.stack}"
+        own = (
+            f"network stack {network.stack}: VPC {network.cidr} in {network.zone} with a NAT gateway; the "
+            "cluster of these settings uses it too",
+        )
     return (
         f"image {plan.name} for ParallelCluster {plan.parallelcluster} in {plan.region}",
         f"from {plan.parent_image}{_other_parent(plan)}",
@@ -147,8 +125,8 @@ def made_lines(plan: ImagePlan) -> tuple[str, ...]:
         f"CUDA {software.cuda}, EFA installer {software.efa_installer} (module {software.efa_module}), "
         "gdrdrv and efa-nv-peermem rebuilt",
         f"vLLM {software.vllm}, NIXL {software.nixl}, connector and toolkit of this installation",
-        f"built on one {plan.instance_type} in {plan.subnet_id or 'the default VPC'} by EC2 Image Builder, "
-        "then tested on a second one",
+        f"built on one {plan.instance_type} in {place} by EC2 Image Builder, then tested on a second one",
+        *own,
     )
 
 
@@ -160,34 +138,23 @@ def _other_parent(plan: ImagePlan) -> str:
     return f"; step 10-hold-kernel fails unless its kernel is that of ParallelCluster {known}, {kernel}"
 
 
-def cost_lines(plan: ImagePlan) -> tuple[str, ...]:
+def cost_lines(plan: ImagePlan, network: NetworkPlan | None = None) -> tuple[str, ...]:
+    own = ("NAT gateway: by the hour and GB, until the network is deleted",) if network else ()
     return (
         f"{plan.instance_type}: by the second while it builds and tests, one to two hours in all",
         f"{plan.root_volume_gb} GB volume while it builds, then the AMI's snapshot, GB-months until deleted",
         "some MB in the bucket",
+        *own,
         NO_PRICES,
     )
 
 
-def kept_lines(plan: ImagePlan) -> tuple[str, ...]:
+def kept_lines(plan: ImagePlan, network: NetworkPlan | None = None) -> tuple[str, ...]:
     bucket = plan.payload_url.removeprefix("s3://").partition("/")[0]
+    own = (f"network {network.stack}, until `toolkit cluster delete --delete-network`",) if network else ()
     return (
         f"bucket {bucket} with images/{plan.name}/",
         "IAM role PClusterBuildImageCleanupRole-*, which all image builds of the account share",
         "after a failure: the stack and its log group, until `toolkit image delete`; no instance",
+        *own,
     )
-
-
-def _expected(software: NodeSoftware, parallelcluster: str) -> tuple[tuple[str, str, str], ...]:
-    return (
-        ("ParallelCluster", "parallelcluster:version", parallelcluster),
-        ("NVIDIA driver", "parallelcluster:nvidia_version", software.nvidia_driver),
-        ("CUDA", "parallelcluster:cuda_version", software.cuda),
-        ("EFA module", "parallelcluster:efa_version", software.efa_module),
-        ("kernel", "parallelcluster:kernel_version", software.kernel),
-    )
-
-
-def _is_version(found: str, expected: str) -> bool:
-    """Equal, or `expected` with parts or a package's revision behind it: 13.0.2 is a 13.0, 13.05 is none."""
-    return re.match(rf"{re.escape(expected)}(?![0-9A-Za-z])", found) is not None

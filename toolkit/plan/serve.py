@@ -41,8 +41,8 @@ def kv_transfer_config(settings: Deployment, role: Role, index: int) -> str:
             "kv_connector_module_path": CONNECTOR_MODULE,
             "kv_buffer_device": settings.kv.buffer_device,
             "kv_role": KV_ROLE[role],
-            # A read of decode's blocks that fails costs a recompute, not the request.
-            **({"kv_load_failure_policy": "recompute"} if role == "prefill" else {}),
+            # A read that fails costs a recompute, not the request.
+            "kv_load_failure_policy": "recompute",
             "engine_id": f"{role}-engine-{index:03d}",
             "kv_rank": 0 if role == "prefill" else 1,
             "kv_parallel_size": 2,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolkit.plan.cluster_document import value_at
+from toolkit.plan.cluster_document import node_groups, section, value_at
 from toolkit.preflight.problem import Problem
 from toolkit.preflight.subject import Check, Subject
 
 KEY = "target.ssh.key_name"
 NAME = "target.cluster_name"
+EVERYWHERE = "0.0.0.0/0"
 # ParallelCluster's ClusterNameValidator: Slurm's accounting database takes no longer one.
 LONGEST_WITH_DATABASE = 40
 
@@ -37,12 +38,17 @@ def key_type(s: Subject) -> Iterator[Problem]:
 
 
 def ssh_from_everywhere(s: Subject) -> Iterator[Problem]:
-    if s.plan.head.allowed_from == "0.0.0.0/0":
-        yield s.warning(
-            "target.ssh.allowed_from",
-            "the whole internet may try the head node's ssh port",
-            "set target.ssh.allowed_from to your own network, such as 203.0.113.0/24",
-        )
+    """Read from the final configuration. Without a value of their own, login nodes have the head node's."""
+    for nodes in node_groups(s.document):
+        head = nodes.path == "HeadNode"
+        if section(nodes.section, "Ssh").get("AllowedIps", EVERYWHERE if head else None) == EVERYWHERE:
+            key = "target.ssh.allowed_from" if head else f"target.overrides.{nodes.path}.Ssh.AllowedIps"
+            yield s.warning(
+                key,
+                f"the whole internet may try the ssh port of the {nodes.name}",
+                f"set {key} to your own network, such as 203.0.113.0/24",
+                value=EVERYWHERE,
+            )
 
 
 def name_free(s: Subject) -> Iterator[Problem]:
@@ -76,15 +82,6 @@ def tags(s: Subject) -> Iterator[Problem]:
             "take some out",
             value=f"{len(s.plan.tags)} tags",
         )
-    for name, value in s.plan.tags:
-        if len(name) > 128 or len(value) > 256:
-            yield s.error(
-                f"target.tags.{name[:40]}",
-                f"has {len(name)} characters in its name and {len(value)} in its value; AWS takes 128 "
-                "and 256",
-                "shorten it",
-                value=value[:40],
-            )
 
 
 CHECKS: tuple[Check, ...] = (key_exists, key_type, ssh_from_everywhere, name_free, name_length, tags)

@@ -9,7 +9,17 @@ from typing import Any
 from toolkit.errors import SettingsError
 from toolkit.plan.aws_facts import Facts
 from toolkit.plan.cluster import ClusterPlan
-from toolkit.preflight import access, capacity, document, image, network, nodes, scripts, storage
+from toolkit.preflight import (
+    access,
+    capacity,
+    document,
+    image,
+    network,
+    new_network,
+    nodes,
+    scripts,
+    storage,
+)
 from toolkit.preflight.problem import Problem
 from toolkit.preflight.subject import Check, Offline, Subject, Unread
 from toolkit.settings.deployment import Deployment
@@ -20,6 +30,7 @@ CHECKS: tuple[Check, ...] = (
     *access.CHECKS,
     *capacity.CHECKS,
     *network.CHECKS,
+    *new_network.CHECKS,
     *nodes.CHECKS,
     *image.CHECKS,
     *storage.CHECKS,
@@ -65,15 +76,17 @@ def check_plan(
     return tuple(sorted(dict.fromkeys(found), key=lambda problem: not problem.is_error))
 
 
-def raise_for(problems: Sequence[Problem], cluster: str) -> None:
-    """SettingsError that lists the errors among `problems`, if there are any."""
+def raise_for(problems: Sequence[Problem], cluster: str, *, untouched: bool = True) -> None:
+    """SettingsError that lists the errors among `problems`, if there are any. `untouched`: nothing was made
+    before these checks; else who made it says so."""
     errors = [problem for problem in problems if problem.is_error]
     if not errors:
         return
     what = "1 thing is" if len(errors) == 1 else f"{len(errors)} things are"
     lines = "\n".join(f"  {line}" for problem in errors for line in str(problem).splitlines())
+    so = ", so nothing was made or changed" if untouched else ""
     raise SettingsError(
-        f"{what} wrong with cluster {cluster}, so nothing was made or changed:\n{lines}",
+        f"{what} wrong with cluster {cluster}{so}:\n{lines}",
         next_step="correct these, then again",
     )
 

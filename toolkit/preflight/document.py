@@ -101,18 +101,6 @@ def _unknown(section: str, key: str, path: str, version: str) -> tuple[str, str]
 # (path in the configuration, values that do harm, what then happens, what to do)
 _HARMFUL: tuple[tuple[str, Callable[[Any], bool], str, str], ...] = (
     (
-        "Monitoring.Logs.CloudWatch.Enabled",
-        lambda value: value is False,
-        "without logs in CloudWatch a failed creation can't be explained",
-        "leave it on",
-    ),
-    (
-        "Monitoring.Logs.CloudWatch.DeletionPolicy",
-        lambda value: value == "Delete",
-        "the logs vanish with the cluster, also when its creation fails",
-        "leave it at Retain; target.log_retention_days ends them",
-    ),
-    (
         "DevSettings.EfaInterfaceType",
         lambda value: value == "efa",
         "every EFA interface takes an IP address of the subnet again, as before 3.15",
@@ -135,12 +123,6 @@ _HARMFUL: tuple[tuple[str, Callable[[Any], bool], str, str], ...] = (
         lambda value: value == "Local",
         "the user's home is then not shared by the nodes",
         "leave it at Shared",
-    ),
-    (
-        "Imds.ImdsSupport",
-        lambda value: value == "v1.0",
-        "IMDSv1 gives the nodes' credentials to whoever can make one request on them",
-        "leave it at v2.0",
     ),
     (
         "HeadNode.Dcv.AllowedIps",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from toolkit.plan.aws_facts import Ami
+from toolkit.plan.image_tags import fits, told
 from toolkit.plan.instance_type import version_tuple
 from toolkit.preflight.problem import Problem
 from toolkit.preflight.schema_keys import schema_keys
@@ -122,14 +123,14 @@ def ami_software(s: Subject) -> Iterator[Problem]:
         "os": ("the system", s.plan.os),
     }
     for tag, (what, version) in wanted.items():
-        has = found.tags.get(f"parallelcluster:{tag}")
-        if has is None:
+        has = told(found.tags, tag)
+        if not has:
             yield s.warning(
                 _key(s),
                 f"{found.id} does not say which version of {what} it has; {version} is needed",
                 "nodes check it when they start; building the image anew writes the tags",
             )
-        elif has != version and not has.startswith((f"{version}.", f"{version}-")):
+        elif not fits(tag, has, version):
             yield s.error(
                 _key(s), f"{found.id} has {what} {has}, but ami-setup/versions.yaml asks for {version}", BUILD
             )

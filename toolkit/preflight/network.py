@@ -8,6 +8,7 @@ from typing import Any
 
 from toolkit.plan import cluster_document as document_of
 from toolkit.plan.aws_facts import SecurityGroup, Subnet, Unknown
+from toolkit.plan.region import partition_of
 from toolkit.preflight.problem import Problem
 from toolkit.preflight.schema_keys import schema_keys
 from toolkit.preflight.subject import Check, Subject, Unread
@@ -17,7 +18,6 @@ COMPUTE = "target.network.compute_subnet"
 GROUPS = "target.network.security_groups"
 # What nodes call on while they start (ParallelCluster guide, "in a single subnet with no internet access").
 NEEDED_ENDPOINTS = ("cloudformation", "dynamodb", "ec2", "logs", "s3")
-SLURMD_PORT = 6818
 DEFAULT_VPC_QUOTA = 5
 
 
@@ -29,6 +29,16 @@ def region_known(s: Subject) -> Iterator[Problem]:
             "target.region",
             "is no region that ParallelCluster works in" + (f"; did you mean {near[0]}?" if near else ""),
             f"set target.region: {near[0]}" if near else f"choose one of {', '.join(regions)}",
+        )
+
+
+def region_tested(s: Subject) -> Iterator[Problem]:
+    partition = partition_of(s.region)
+    if partition != "aws":
+        yield s.warning(
+            "target.region",
+            f"is in partition {partition}, in which this toolkit was never tried",
+            "go on step by step, or choose a region of partition aws",
         )
 
 
@@ -167,6 +177,7 @@ def head_route(s: Subject) -> Iterator[Problem]:
 
 
 def group_exists(s: Subject) -> Iterator[Problem]:
+    """They stand beside ParallelCluster's own group, which lets the head node through."""
     compute = s.compute_subnet
     for name in s.plan.gpu.security_groups:
         found = s.security_group(name)
@@ -187,9 +198,11 @@ def group_exists(s: Subject) -> Iterator[Problem]:
 
 
 def group_lets_efa_through(s: Subject) -> Iterator[Problem]:
+    """Of every group: EFA failed its health check where only one of several had the rules
+    (awslabs/awsome-distributed-ai#259, #546)."""
     if not s.plan.gpu.efa:
         return
-    for found in _groups(s):
+    for found in filter(None, map(s.security_group, s.plan.gpu.security_groups)):
         ways = [way for way, ok in (("from", found.all_from_itself), ("to", found.all_to_itself)) if not ok]
         if ways:
             yield s.error(
@@ -201,21 +214,12 @@ def group_lets_efa_through(s: Subject) -> Iterator[Problem]:
             )
 
 
-def group_lets_slurm_through(s: Subject) -> Iterator[Problem]:
-    """ParallelCluster opens its own security groups to each other, but not one that the user brings."""
-    compute, found = s.compute_subnet, _groups(s)
-    head = next(iter(document_of.node_groups(s.document)))
-    if not compute or not found or set(head.security_groups) & {each.id for each in found}:
-        return
-    subnet = s.head_subnet
-    network = subnet.cidr if subnet else compute.cidr
-    if not any(each.lets_in(SLURMD_PORT, SLURMD_PORT, network) for each in found):
-        yield s.warning(
-            GROUPS,
-            f"no rule lets the head node reach the nodes' slurmd (TCP {SLURMD_PORT}): they would not join",
-            f"allow TCP {SLURMD_PORT} from {network} in one of them, or give the head node the same group "
-            "with target.overrides.HeadNode.Networking.AdditionalSecurityGroups",
-        )
+def _self_rules(group: SecurityGroup, ways: list[str]) -> str:
+    commands = {"from": "authorize-security-group-ingress", "to": "authorize-security-group-egress"}
+    permission = f"'IpProtocol=-1,UserIdGroupPairs=[{{GroupId={group.id}}}]'"
+    return " and ".join(
+        f"`aws ec2 {commands[way]} --group-id {group.id} --ip-permissions {permission}`" for way in ways
+    )
 
 
 def room_for_a_vpc(s: Subject) -> Iterator[Problem]:
@@ -227,19 +231,6 @@ def room_for_a_vpc(s: Subject) -> Iterator[Problem]:
             "more",
             "name subnets of a VPC there is, or have the quota raised",
         )
-
-
-def _self_rules(group: SecurityGroup, ways: list[str]) -> str:
-    commands = {"from": "authorize-security-group-ingress", "to": "authorize-security-group-egress"}
-    permission = f"'IpProtocol=-1,UserIdGroupPairs=[{{GroupId={group.id}}}]'"
-    return " and ".join(
-        f"`aws ec2 {commands[way]} --group-id {group.id} --ip-permissions {permission}`" for way in ways
-    )
-
-
-def _groups(s: Subject) -> list[SecurityGroup]:
-    found = (s.security_group(name) for name in s.plan.gpu.security_groups)
-    return [group for group in found if group]
 
 
 def _route(subnet: Subnet) -> Any:
@@ -258,6 +249,7 @@ def _other_subnets(s: Subject) -> Iterator[tuple[str, str]]:
 
 CHECKS: tuple[Check, ...] = (
     region_known,
+    region_tested,
     subnet_exists,
     one_vpc,
     vpc_names,
@@ -267,6 +259,5 @@ CHECKS: tuple[Check, ...] = (
     head_route,
     group_exists,
     group_lets_efa_through,
-    group_lets_slurm_through,
     room_for_a_vpc,
 )

@@ -29,14 +29,20 @@ def bucket_region(s: Subject) -> Iterator[Problem]:
     for name in s.facts.buckets:
         found = s.asked(s.facts.buckets, name)
         if isinstance(found, Bucket) and found.region not in (None, s.region):
-            ours = name == s.target.bucket
-            yield s.warning(
-                BUCKET if ours else SCRIPTS,
-                f"bucket {name} is in {found.region}, not in {s.region}: nodes read their scripts from afar, "
-                "and may not find them",
-                f"use a bucket in {s.region}",
-                value=name,
-            )
+            where = f"bucket {name} is in {found.region}, not in {s.region}"
+            if name == s.target.bucket:
+                yield s.error(
+                    BUCKET,
+                    f"{where}, and it is not used from afar",
+                    f"choose a new name, and the bucket is made in {s.region}; or name one that is there",
+                )
+            else:
+                yield s.warning(
+                    SCRIPTS,
+                    f"{where}: nodes read their scripts from afar, and may not find them",
+                    f"use a bucket in {s.region}",
+                    value=name,
+                )
 
 
 def script_exists(s: Subject) -> Iterator[Problem]:

@@ -10,6 +10,7 @@ from toolkit.plan import cluster_document as document_of
 from toolkit.plan.aws_facts import SecurityGroup
 from toolkit.preflight.problem import Problem
 from toolkit.preflight.subject import Check, Subject
+from toolkit.settings.mount import why_no_mount
 
 VOLUME = "target.storage.file_system"
 # Lustre's ports (FSx for Lustre guide, "File system access control").
@@ -137,6 +138,19 @@ def mounts_apart(s: Subject) -> Iterator[Problem]:
             )
 
 
+def mounts_hide_nothing(s: Subject) -> Iterator[Problem]:
+    """Those of overrides; settings refuse such a target.storage.mount themselves."""
+    for path, folder in document_of.mounts(s.document):
+        reason = why_no_mount(folder, of_a_disk="EphemeralVolume" in path)
+        if reason:
+            yield s.error(
+                f"target.overrides.{path}",
+                reason,
+                "give it a folder of its own, such as /local",
+                value=folder,
+            )
+
+
 def folders_are_shared(s: Subject) -> Iterator[Problem]:
     """/home is shared too: the head node exports it."""
     mount = PurePosixPath(s.plan.volume.mount)
@@ -174,6 +188,7 @@ CHECKS: tuple[Check, ...] = (
     file_system_ports,
     new_volume_in_one_subnet,
     mounts_apart,
+    mounts_hide_nothing,
     folders_are_shared,
     root_volume_is_sold,
 )

@@ -1,7 +1,7 @@
 """The S3 bucket that nodes and image builds read from: made if missing, filled, asked what it holds.
 
 Keys are content-addressed by the caller (a digest in the name), so an object that is there is never changed
-under a node that reads it.
+under a node that reads it, and the bucket needs no versions: `aws s3 rb --force` removes it whole.
 """
 
 from __future__ import annotations
@@ -9,21 +9,28 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from botocore.exceptions import ClientError
 
 from toolkit.errors import ToolkitError
+from toolkit.plan.bucket_policy import denies_sse_s3
 from toolkit.remote.aws_session import aws_errors, client
 
 # elsewhere: this account's, but in another region.
 BucketState = Literal["ours", "missing", "foreign", "elsewhere"]
+# secured: it was there, but unfinished; empty: nothing was to be done.
+BucketWork = Literal["made", "secured", ""]
 
 NOT_THERE = {"404", "NoSuchBucket", "NoSuchKey", "NotFound"}
 REFUSED = {"403", "AccessDenied", "Forbidden"}
 # The one region that CreateBucket must not name.
 FIRST_REGION = "us-east-1"
+# On a bucket that the toolkit made, before anything else is done to it.
+TAG = "pd-toolkit:bucket"
+# S3's own key. Objects under a customer's KMS key can't be read by nodes, which have no kms:Decrypt.
+ENCRYPTION = "AES256"
 
 
 def bucket_state(name: str, region: str) -> BucketState:
@@ -49,33 +56,30 @@ def bucket_state(name: str, region: str) -> BucketState:
     return "ours" if found == region else "elsewhere"
 
 
-def ensure_bucket(name: str, region: str, tags: Mapping[str, str]) -> bool:
-    """True if the bucket was made now: no public access, encrypted, versioned, reached over TLS only. One of
-    ours that is there already is left as it is. Raises ToolkitError for somebody else's name and for one of
-    another region."""
+def usable_bucket(name: str, region: str) -> BucketState:
+    """ours or missing. Raises ToolkitError for somebody else's name, for one of another region, and where a
+    policy refuses objects that nodes could read. Makes nothing."""
     state = bucket_state(name, region)
-    if state == "ours":
-        return False
-    if state != "missing":
+    if state in ("foreign", "elsewhere"):
         raise unusable(name, region, state)
+    if state == "ours":
+        _refuse_if_kms_only(name, region)
+    return state
+
+
+def ensure_bucket(name: str, region: str, tags: Mapping[str, str]) -> BucketWork:
+    """The bucket, made if it is missing: no public access, encrypted, reached over TLS only.
+
+    One that the toolkit made gets whatever of that it lacks, since a run may end at any line; another of ours
+    is left as it is. ToolkitError as `usable_bucket` has it.
+    """
+    missing = usable_bucket(name, region) == "missing"
     s3 = client("s3", region)
-    place: dict[str, Any] = (
-        {} if region == FIRST_REGION else {"CreateBucketConfiguration": {"LocationConstraint": region}}
-    )
-    with aws_errors(f"making bucket {name}"):
-        try:
-            s3.create_bucket(Bucket=name, **place)
-        except ClientError as error:
-            if error.response["Error"]["Code"] == "BucketAlreadyExists":
-                raise unusable(name, region, "foreign") from error
-            raise
-        try:
-            _secure(s3, name, tags)
-        except BaseException:
-            # So that no half-secured bucket passes for a good one the next time.
-            s3.delete_bucket(Bucket=name)
-            raise
-    return True
+    if missing:
+        _create(s3, name, region)
+    with aws_errors(f"securing bucket {name}, which the next run takes up again"):
+        secured = _secure(s3, name, tags)
+    return "made" if missing else "secured" if secured else ""
 
 
 def unusable(name: str, region: str, state: BucketState) -> ToolkitError:
@@ -92,24 +96,30 @@ def unusable(name: str, region: str, state: BucketState) -> ToolkitError:
 
 
 def upload(bucket: str, region: str, files: Mapping[str, bytes]) -> tuple[str, ...]:
-    """Puts each content under its key; returns the keys that were sent. An object with the same SHA-256 is
-    skipped. Each one sent is looked at again; ToolkitError if S3 holds something else."""
+    """Puts each content under its key, encrypted with S3's own key whatever the bucket's default; returns the
+    keys that were sent. An object that is there so is skipped. Each one sent is looked at again; ToolkitError
+    if S3 holds something else."""
     s3 = client("s3", region)
     sent = []
     for key, content in files.items():
         wanted = base64.b64encode(hashlib.sha256(content).digest()).decode()
         with aws_errors(f"uploading s3://{bucket}/{key}"):
-            if _checksum(s3, bucket, key) == wanted:
+            if _fault(_head(s3, bucket, key), wanted) is None:
                 continue
             s3.put_object(
-                Bucket=bucket, Key=key, Body=content, ChecksumAlgorithm="SHA256", ChecksumSHA256=wanted
+                Bucket=bucket,
+                Key=key,
+                Body=content,
+                ChecksumAlgorithm="SHA256",
+                ChecksumSHA256=wanted,
+                ServerSideEncryption=ENCRYPTION,
             )
-            found = _checksum(s3, bucket, key)
-        if found != wanted:
+            fault = _fault(_head(s3, bucket, key), wanted)
+        if fault:
             raise ToolkitError(
-                f"s3://{bucket}/{key} was uploaded, but S3 has "
-                + ("no SHA-256 of it." if found else "no such object."),
-                next_step="see whether a rule of the bucket removes or replaces objects, then try again",
+                f"s3://{bucket}/{key} was uploaded, but S3 has {fault}.",
+                next_step="see whether a rule of the bucket removes, replaces or encrypts objects, then try "
+                "again",
             )
         sent.append(key)
     return tuple(sent)
@@ -122,10 +132,14 @@ def present(bucket: str, region: str, keys: Iterable[str]) -> frozenset[str]:
         return frozenset(key for key in keys if _head(s3, bucket, key) is not None)
 
 
-def _checksum(s3: Any, bucket: str, key: str) -> str | None:
-    """SHA-256 as S3 tells it; empty for an object without one, None if there is no such object."""
-    head = _head(s3, bucket, key)
-    return None if head is None else str(head.get("ChecksumSHA256", ""))
+def _fault(head: Mapping[str, Any] | None, sha256: str) -> str | None:
+    """What an object is instead of what we send; None if it is that."""
+    if head is None:
+        return "no such object"
+    if head.get("ChecksumSHA256") != sha256:
+        return "another content, or no SHA-256 of it"
+    found = head.get("ServerSideEncryption")
+    return None if found == ENCRYPTION else f"it encrypted with {found or 'nothing'}, which nodes can't read"
 
 
 def _head(s3: Any, bucket: str, key: str) -> Mapping[str, Any] | None:
@@ -157,21 +171,115 @@ def _refuse_if_own(name: str, region: str) -> None:
         )
 
 
-def _secure(s3: Any, name: str, tags: Mapping[str, str]) -> None:
+def _refuse_if_kms_only(name: str, region: str) -> None:
+    """As far as these credentials may read the policy; the upload meets one that they may not."""
+    with aws_errors(f"reading the policy of bucket {name}"):
+        try:
+            policy = json.loads(client("s3", region).get_bucket_policy(Bucket=name)["Policy"])
+        except ClientError as error:
+            if error.response["Error"]["Code"] in (*NOT_THERE, *REFUSED, "NoSuchBucketPolicy"):
+                return
+            raise
+    statement = denies_sse_s3(policy, name)
+    if statement:
+        raise ToolkitError(
+            f"the policy of bucket {name} (target.bucket), statement {statement}, refuses objects encrypted "
+            "with S3's own key (AES256); nodes have no right to a KMS key, so they could not read others.",
+            next_step="name another bucket in target.bucket; one that does not exist is made",
+        )
+
+
+def _create(s3: Any, name: str, region: str) -> None:
+    place: dict[str, Any] = (
+        {} if region == FIRST_REGION else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+    )
+    with aws_errors(f"making bucket {name}"):
+        try:
+            s3.create_bucket(Bucket=name, **place)
+        except ClientError as error:
+            code = error.response["Error"]["Code"]
+            if code == "BucketAlreadyExists":
+                raise unusable(name, region, "foreign") from error
+            # Another run of ours was faster; us-east-1 does not even say so, so nothing here deletes.
+            if code != "BucketAlreadyOwnedByYou":
+                raise
+
+
+def _secure(s3: Any, name: str, tags: Mapping[str, str]) -> bool:
+    """Adds what a bucket of the toolkit's lacks; False if it lacks nothing or is not the toolkit's."""
+    labels = _labels(s3, name)
+    unlabelled = labels == {} and _is_untouched(s3, name)
+    if not unlabelled and (labels is None or TAG not in labels):
+        return False
+    if unlabelled:
+        given = {**tags, TAG: name}
+        s3.put_bucket_tagging(
+            Bucket=name, Tagging={"TagSet": [{"Key": key, "Value": value} for key, value in given.items()]}
+        )
+    lacking = [each for each in _protections(s3, name) if _lacks(each[0], name, each[1])]
+    for _, _, put, arguments in lacking:
+        put(Bucket=name, **arguments)
+    return unlabelled or bool(lacking)
+
+
+Protection = tuple[Callable[..., Any], str, Callable[..., Any], dict[str, Any]]
+
+
+def _protections(s3: Any, name: str) -> tuple[Protection, ...]:
+    """(what reads it, S3's code where there is none, what writes it, what is written)"""
     closed = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
-    s3.put_public_access_block(Bucket=name, PublicAccessBlockConfiguration=dict.fromkeys(closed, True))
-    s3.put_bucket_encryption(
-        Bucket=name,
-        ServerSideEncryptionConfiguration={
-            "Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]
-        },
+    rule = {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": ENCRYPTION}}
+    return (
+        (
+            s3.get_public_access_block,
+            "NoSuchPublicAccessBlockConfiguration",
+            s3.put_public_access_block,
+            {"PublicAccessBlockConfiguration": dict.fromkeys(closed, True)},
+        ),
+        (
+            s3.get_bucket_encryption,
+            "ServerSideEncryptionConfigurationNotFoundError",
+            s3.put_bucket_encryption,
+            {"ServerSideEncryptionConfiguration": {"Rules": [rule]}},
+        ),
+        (
+            s3.get_bucket_policy,
+            "NoSuchBucketPolicy",
+            s3.put_bucket_policy,
+            {"Policy": json.dumps(_tls_only(s3, name))},
+        ),
     )
-    s3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
-    s3.put_bucket_policy(Bucket=name, Policy=json.dumps(_tls_only(s3, name)))
-    labels = {**tags, "pd-toolkit:bucket": name}
-    s3.put_bucket_tagging(
-        Bucket=name, Tagging={"TagSet": [{"Key": key, "Value": value} for key, value in labels.items()]}
-    )
+
+
+def _lacks(read: Callable[..., Any], name: str, code: str) -> bool:
+    """False also where these credentials may not look."""
+    try:
+        read(Bucket=name)
+    except ClientError as error:
+        if error.response["Error"]["Code"] not in (code, *REFUSED):
+            raise
+        return bool(error.response["Error"]["Code"] == code)
+    return False
+
+
+def _labels(s3: Any, name: str) -> dict[str, str] | None:
+    """The bucket's tags; None if these credentials may not see them."""
+    try:
+        tags = s3.get_bucket_tagging(Bucket=name)["TagSet"]
+    except ClientError as error:
+        if error.response["Error"]["Code"] in REFUSED:
+            return None
+        if error.response["Error"]["Code"] != "NoSuchTagSet":
+            raise
+        tags = ()
+    return {tag["Key"]: tag["Value"] for tag in tags}
+
+
+def _is_untouched(s3: Any, name: str) -> bool:
+    """As CreateBucket leaves one: a run of ours may have been killed before it could set its tag."""
+    return _lacks(s3.get_bucket_policy, name, "NoSuchBucketPolicy") and not s3.list_objects_v2(
+        Bucket=name, MaxKeys=1
+    ).get("Contents")
 
 
 def _tls_only(s3: Any, name: str) -> Mapping[str, Any]:

@@ -35,22 +35,20 @@ def official_ami(name: str, region: str) -> str | None:
     return next((str(image["ImageId"]) for image in found if image.get("State") == "available"), None)
 
 
-def is_offered(instance_type: str, region: str, subnet: str | None) -> bool:
-    """Whether EC2 offers the type in the subnet's zone, or anywhere in the region."""
-    ec2 = client("ec2", region)
+def zones_offering(instance_type: str, region: str) -> frozenset[str]:
+    """The availability zones in which EC2 offers the type."""
     with aws_errors(f"asking whether {instance_type} is offered"):
-        kind, place = "region", region
-        if subnet:
-            kind = "availability-zone"
-            place = ec2.describe_subnets(SubnetIds=[subnet])["Subnets"][0]["AvailabilityZone"]
-        offered = ec2.describe_instance_type_offerings(
-            LocationType=kind,
-            Filters=[
-                {"Name": "instance-type", "Values": [instance_type]},
-                {"Name": "location", "Values": [place]},
-            ],
+        offered = client("ec2", region).describe_instance_type_offerings(
+            LocationType="availability-zone",
+            Filters=[{"Name": "instance-type", "Values": [instance_type]}],
         )["InstanceTypeOfferings"]
-    return bool(offered)
+    return frozenset(each["Location"] for each in offered)
+
+
+def zone_of(subnet: str, region: str) -> str:
+    with aws_errors(f"reading {subnet}"):
+        found = client("ec2", region).describe_subnets(SubnetIds=[subnet])["Subnets"]
+    return str(found[0]["AvailabilityZone"])
 
 
 def has_default_vpc(region: str) -> bool:

@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from botocore.exceptions import ClientError
+
 from toolkit.errors import ToolkitError
+from toolkit.remote import aws_bucket
 from toolkit.remote.aws_instances import CLUSTER_TAG
 from toolkit.remote.aws_session import aws_errors, client
 from toolkit.remote.aws_stack import StackResource
 
-FSX_TYPE = "AWS::FSx::FileSystem"
+FSX_TYPE, GROUP_TYPE = "AWS::FSx::FileSystem", "AWS::EC2::SecurityGroup"
 LOG_GROUPS = "/aws/parallelcluster/"
 # Made by pcluster's build-image, also by its dry run, once an account (pcluster/constants.py).
 IMAGE_ROLES = "PClusterBuildImageCleanupRole"
@@ -24,27 +27,80 @@ ROLE_PATH = "/parallelcluster/"
 
 @dataclass(frozen=True)
 class Leftover:
-    """`removal`: the command that removes it, or why it can't be told."""
+    """`removal`: the command that removes it, or why it can't be told. `vpc`: where it lies, if in one."""
 
     kind: str
     id: str
     removal: str
+    vpc: str = ""
 
 
 def file_systems(cluster: str, region: str, resources: Iterable[StackResource]) -> tuple[Leftover, ...]:
-    """FSx file systems that the cluster's stack has or had."""
+    """FSx file systems that the cluster's stack has or had. Where FSx can't be read, those that the stack
+    names are told all the same."""
     ids = {each.physical_id for each in resources if each.kind == FSX_TYPE and each.physical_id}
-
-    def read() -> Iterator[Leftover]:
+    try:
         with aws_errors("reading the FSx file systems"):
             pages = client("fsx", region).get_paginator("describe_file_systems").paginate()
-            found = [each for page in pages for each in page["FileSystems"]]
-        tagged = {each["FileSystemId"] for each in found if _tags(each).get(CLUSTER_TAG) == cluster}
-        for identity in sorted(ids | tagged):
-            command = f"aws fsx delete-file-system --region {region} --file-system-id {identity}"
-            yield Leftover("file system", identity, command)
+            found = {each["FileSystemId"]: each for page in pages for each in page["FileSystems"]}
+    except ToolkitError as error:
+        known = (Leftover("file system", each, _remove_file_system(each, region)) for each in sorted(ids))
+        return (*known, Leftover("file system", "unknown", f"others could not be read: {error.what}"))
+    return tuple(
+        Leftover(
+            "file system",
+            identity,
+            "is being deleted; billed until then"
+            if each.get("Lifecycle") == "DELETING"
+            else _remove_file_system(identity, region),
+            each.get("VpcId", ""),
+        )
+        for identity, each in sorted(found.items())
+        if identity in ids or _tags(each).get(CLUSTER_TAG) == cluster
+    )
 
-    return _told("file system", read)
+
+def _remove_file_system(identity: str, region: str) -> str:
+    command = f"aws fsx delete-file-system --region {region} --file-system-id {identity}"
+    return f"billed until you delete it: {command}"
+
+
+def security_groups(cluster: str, region: str, resources: Iterable[StackResource]) -> tuple[Leftover, ...]:
+    """Those that outlive the cluster: the file system's, which CloudFormation keeps along with it."""
+    groups = [each for each in resources if each.kind == GROUP_TYPE]
+    kept = {each.physical_id for each in groups if each.retained}
+    going = {each.physical_id for each in groups} - kept
+
+    def read() -> Iterator[Leftover]:
+        wanted = [{"Name": f"tag:{CLUSTER_TAG}", "Values": [cluster]}]
+        with aws_errors("reading the security groups"):
+            pages = client("ec2", region).get_paginator("describe_security_groups").paginate(Filters=wanted)
+            found = [each for page in pages for each in page["SecurityGroups"]]
+        for each in found:
+            if each["GroupId"] not in going:
+                command = f"aws ec2 delete-security-group --region {region} --group-id {each['GroupId']}"
+                told = f"free of charge; once its file system is gone: {command}"
+                yield Leftover("security group", each["GroupId"], told, each.get("VpcId", ""))
+
+    return _told("security group", read)
+
+
+def bucket(name: str, prefix: str, region: str) -> Leftover:
+    """The deployment's bucket: removed whole only if the toolkit made it; else what lies under `prefix`."""
+    s3 = client("s3", region)
+    with aws_errors(f"reading the tags of bucket {name}"):
+        try:
+            tags = {each["Key"] for each in s3.get_bucket_tagging(Bucket=name)["TagSet"]}
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "NoSuchTagSet":
+                raise
+            tags = set()
+    if aws_bucket.TAG in tags:
+        # It keeps old versions, which `rb --force` leaves, and then fails over.
+        command = f'aws s3 rb --force s3://{name}, after S3\'s "Empty" has removed old versions'
+        return Leftover("bucket", name, command)
+    command = f"the toolkit did not make it; only ours in it: aws s3 rm --recursive s3://{name}/{prefix}/"
+    return Leftover("bucket", name, command)
 
 
 def log_groups(cluster: str, region: str) -> tuple[Leftover, ...]:

@@ -103,27 +103,53 @@ def describe_network(name: str, region: str) -> Network | None:
     return Network(stack["StackName"], stack["StackStatus"], stack.get("StackStatusReason", ""), zone, ids)
 
 
-def network_users(vpc: str, region: str) -> tuple[str, ...]:
-    """What runs in the VPC, each with its name or purpose; the NAT gateway's own interface does not count."""
+@dataclass(frozen=True)
+class NetworkUser:
+    """Something in a VPC that keeps it from being deleted."""
+
+    kind: str
+    id: str
+    purpose: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.id} ({self.purpose})"
+
+
+def network_users(vpc: str, region: str) -> tuple[NetworkUser, ...]:
+    """What is in the VPC beside the network's own parts, each with its name or purpose: instances,
+    interfaces and security groups. The NAT gateway's own interface does not count."""
     ec2 = client("ec2", region)
     inside = [{"Name": "vpc-id", "Values": [vpc]}]
     with aws_errors(f"looking for users of {vpc}"):
         instances = list(_instances(ec2, inside))
         gateways = ec2.describe_nat_gateways(Filters=inside)["NatGateways"]
-        interfaces = [
-            each
-            for page in ec2.get_paginator("describe_network_interfaces").paginate(Filters=inside)
-            for each in page["NetworkInterfaces"]
-        ]
+        interfaces = _all(ec2, "describe_network_interfaces", "NetworkInterfaces", inside)
+        groups = _all(ec2, "describe_security_groups", "SecurityGroups", inside)
     of_gateways = {at.get("NetworkInterfaceId") for each in gateways for at in each["NatGatewayAddresses"]}
-    users = [f"instance {each['InstanceId']} ({_name(each)})" for each in instances]
+    users = [NetworkUser("instance", each["InstanceId"], _name(each)) for each in instances]
     for each in interfaces:
         of_instance = each.get("Attachment", {}).get("InstanceId")
         if each["NetworkInterfaceId"] not in of_gateways and not of_instance:
-            users.append(
-                f"interface {each['NetworkInterfaceId']} ({each.get('Description') or 'no description'})"
-            )
+            purpose = each.get("Description") or "no description"
+            users.append(NetworkUser("interface", each["NetworkInterfaceId"], purpose))
+    for each in groups:
+        if each["GroupName"] != "default" and TAG not in {tag["Key"] for tag in each.get("Tags", ())}:
+            users.append(NetworkUser("security group", each["GroupId"], each["GroupName"]))
     return tuple(users)
+
+
+def network_vpc(name: str, region: str) -> str:
+    """Id of the VPC of cluster `name`'s own network; empty if it has none."""
+    found = describe_network(name, region)
+    if found is None:
+        return ""
+    return found.ids.vpc if found.ids else _vpc(stack_name(name), region)
+
+
+def delete_group(group: str, region: str) -> None:
+    """A security group that nothing uses any more; ToolkitError if something does."""
+    with aws_errors(f"deleting security group {group}"):
+        client("ec2", region).delete_security_group(GroupId=group)
 
 
 def delete_network(name: str, region: str, tell: Progress, *, poll: float = 5.0) -> bool:
@@ -134,12 +160,13 @@ def delete_network(name: str, region: str, tell: Progress, *, poll: float = 5.0)
         return False
     stack = stack_name(name)
     state = stack_state(stack, region)
-    vpc = found.ids.vpc if found.ids else _vpc(stack, region)
+    vpc = network_vpc(name, region)
     users = network_users(vpc, region) if vpc else ()
     if users:
+        told = ", ".join(map(str, users[:8]))
         raise ToolkitError(
-            f"network {stack} ({vpc}) is in use: {', '.join(users[:8])}{', ...' * (len(users) > 8)}.",
-            next_step="delete the clusters and instances in it first; nothing was removed",
+            f"network {stack} ({vpc}) is in use and stays as it is: {told}{', ...' * (len(users) > 8)}.",
+            next_step="remove what is in it, then delete the network again; its NAT gateway is billed",
         )
     tell(f"network {stack}: deleting {vpc or 'its stack'}")
     with aws_errors(f"deleting stack {stack}"):
@@ -241,6 +268,11 @@ def _vpc(stack: str, region: str) -> str:
     return next(
         (each.get("PhysicalResourceId", "") for each in resources if each["LogicalResourceId"] == "Vpc"), ""
     )
+
+
+def _all(ec2: Any, operation: str, key: str, inside: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
+    pages = ec2.get_paginator(operation).paginate(Filters=inside)
+    return [each for page in pages for each in page[key]]
 
 
 def _instances(ec2: Any, inside: list[dict[str, Any]]) -> Iterator[Mapping[str, Any]]:

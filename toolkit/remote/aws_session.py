@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
+from urllib.parse import urlsplit
 
 import boto3
 from botocore import exceptions as aws
 from botocore.config import Config
+from botocore.parsers import ResponseParserError
 
 from toolkit.errors import ToolkitError
+from toolkit.remote.masked import masked
 
 _LONGEST = 300
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
@@ -55,8 +58,18 @@ class AwsAnswer(ToolkitError):
 def client(service: str, region: str) -> Any:
     """boto3's client of `service`, with timeouts of seconds and a few retries."""
     config = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "max_attempts": 4})
-    with aws_errors(f"opening {service} in {region}"):
-        return _session(_surroundings()).client(service, region_name=region, config=config)
+    doing = f"opening {service} in {region}"
+    try:
+        with aws_errors(doing):
+            made = _session(_surroundings()).client(service, region_name=region, config=config)
+        _ = urlsplit(made.meta.endpoint_url).port
+    except ValueError:
+        # botocore's word, or urllib's, for an endpoint that is no URL; it quotes it, with its password.
+        raise ToolkitError(
+            f"{doing}: the endpoint of AWS_ENDPOINT_URL (or of the profile) is no URL",
+            next_step="correct AWS_ENDPOINT_URL, such as http://127.0.0.1:5000",
+        ) from None
+    return made
 
 
 @contextmanager
@@ -88,6 +101,11 @@ def aws_errors(doing: str) -> Iterator[None]:
         raise ToolkitError(
             f"{doing}: AWS can't be reached ({_words(error)})",
             next_step="check target.region's spelling, the network, HTTPS_PROXY and AWS_ENDPOINT_URL",
+        ) from None
+    except ResponseParserError as error:
+        raise ToolkitError(
+            f"{doing}: the answer is not one of AWS ({_words(error)})",
+            next_step="check AWS_ENDPOINT_URL and HTTPS_PROXY: something else answers; else try again",
         ) from None
     except aws.BotoCoreError as error:
         raise ToolkitError(f"{doing}: {_words(error)}", next_step=_LOG_IN) from None
@@ -131,10 +149,10 @@ def _action(words: str) -> str | None:
 
 
 def _words(said: object) -> str:
-    """AWS's own words in one short line, without access keys and without encoded blobs."""
+    """AWS's own words in one short line, without secrets and without encoded blobs."""
     text = " ".join(str(said).split())
     text = text.partition("Encoded authorization failure message")[0].strip()
-    text = re.sub(r"\b(AKIA|ASIA)[A-Z0-9]{12,}", r"\1...", text)
+    text = masked(text)
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
 
 

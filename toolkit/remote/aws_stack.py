@@ -7,10 +7,11 @@ created or deleted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import yaml
 from botocore.exceptions import ClientError
 
 from toolkit.remote.aws_session import aws_errors, client
@@ -23,13 +24,14 @@ STACK_TYPE = "AWS::CloudFormation::Stack"
 @dataclass(frozen=True)
 class StackState:
     """`status` is CloudFormation's, such as CREATE_IN_PROGRESS; `version` is ParallelCluster's, empty for a
-    stack that it did not make."""
+    stack that it did not make. `tags`: all of the stack's."""
 
     arn: str
     status: str
     reason: str
     created: datetime
     version: str
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def moving(self) -> bool:
@@ -47,11 +49,14 @@ class StackState:
 
 @dataclass(frozen=True)
 class StackResource:
+    """`retained`: CloudFormation leaves it when it takes the stack down, after a failed creation too."""
+
     logical_id: str
     kind: str  # such as AWS::FSx::FileSystem
     physical_id: str
     status: str
     reason: str
+    retained: bool = False
 
 
 def stack_state(name_or_arn: str, region: str) -> StackState | None:
@@ -67,6 +72,7 @@ def stack_state(name_or_arn: str, region: str) -> StackState | None:
         reason=stack.get("StackStatusReason", ""),
         created=stack["CreationTime"],
         version=tags.get(VERSION_TAG, ""),
+        tags=tags,
     )
 
 
@@ -94,7 +100,10 @@ def stack_resources(name_or_arn: str, region: str) -> tuple[StackResource, ...]:
     found: list[StackResource] = []
     waiting = [name_or_arn]
     while waiting:
-        for resource in _pages("list_stack_resources", "StackResourceSummaries", waiting.pop(), region):
+        stack = waiting.pop()
+        resources = _pages("list_stack_resources", "StackResourceSummaries", stack, region)
+        kept = _retained(stack, region) if resources else frozenset()
+        for resource in resources:
             found.append(
                 StackResource(
                     logical_id=resource["LogicalResourceId"],
@@ -102,11 +111,27 @@ def stack_resources(name_or_arn: str, region: str) -> tuple[StackResource, ...]:
                     physical_id=resource.get("PhysicalResourceId", ""),
                     status=resource["ResourceStatus"],
                     reason=resource.get("ResourceStatusReason", ""),
+                    retained=resource["LogicalResourceId"] in kept,
                 )
             )
             if found[-1].kind == STACK_TYPE and found[-1].physical_id.startswith("arn:"):
                 waiting.append(found[-1].physical_id)
     return tuple(found)
+
+
+def _retained(name_or_arn: str, region: str) -> frozenset[str]:
+    """Names of the stack's resources that its template says to retain."""
+    with aws_errors(f"reading the template of stack {name_or_arn}"):
+        try:
+            body = client("cloudformation", region).get_template(StackName=name_or_arn)["TemplateBody"]
+        except ClientError as error:
+            if _is_missing(error):
+                return frozenset()
+            raise
+    # boto3 reads a template that is JSON, which pcluster's are from 3.0 on, and leaves YAML as text.
+    template = yaml.safe_load(body) if isinstance(body, str) else body
+    resources = template.get("Resources", {}).items()
+    return frozenset(name for name, each in resources if each.get("DeletionPolicy") == "Retain")
 
 
 def _stack(name_or_arn: str, region: str) -> Mapping[str, Any] | None:

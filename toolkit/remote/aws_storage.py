@@ -12,7 +12,8 @@ from toolkit.remote.aws_answers import answer_of, filters
 from toolkit.remote.aws_session import AwsAnswer, aws_errors, client
 
 _MISSING = ("404", "NoSuchBucket", "NoSuchKey", "NotFound")
-_ELSEWHERE = ("301", "PermanentRedirect", "400", "AuthorizationHeaderMalformed")
+# 400 is none of these: S3 also answers it to a HEAD with worn-out credentials, without a word.
+_ELSEWHERE = ("301", "PermanentRedirect", "AuthorizationHeaderMalformed")
 
 
 class StorageReader:

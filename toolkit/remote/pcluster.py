@@ -18,8 +18,9 @@ from typing import Any
 
 from toolkit.errors import ToolkitError
 from toolkit.remote import pcluster_answer as answer
+from toolkit.remote.masked import masked
 from toolkit.remote.pcluster_answer import DRY_RUN_PASSED, Document, Outcome
-from toolkit.remote.pcluster_env import PclusterEnv
+from toolkit.remote.pcluster_env import PclusterEnv, private_log
 from toolkit.remote.pcluster_error import PclusterRefused, explain, is_missing
 
 # Besides every AWS_* name: what the command needs of the user's shell, and nothing else.
@@ -58,11 +59,11 @@ class Pcluster:
         log: Path | None = None,
     ) -> None:
         """`environment` gives the AWS_* names in place of this process's own, and proxies; `log` is where
-        pcluster writes its log, by default beside its virtual environment."""
+        pcluster writes its log, by default in its virtual environment; only its owner may read it."""
         self.version = env.version
         self.region = region
         self._env = env
-        self._log = log or env.folder / "pcluster-cli.log"
+        self._log = log or env.log
         self._environment = _environment(env, region, environment, self._log)
 
     def create_cluster(
@@ -124,6 +125,12 @@ class Pcluster:
     def describe_compute_fleet(self, name: str) -> answer.Fleet | None:
         """None if there is no such cluster."""
         document = self._found("describe-compute-fleet", "--cluster-name", name)
+        return answer.fleet(document) if document else None
+
+    def update_compute_fleet(self, name: str, status: str) -> answer.Fleet | None:
+        """`status`: START_REQUESTED or STOP_REQUESTED. Returns at once; the cluster does the rest within
+        minutes. None if there is no such cluster."""
+        document = self._found("update-compute-fleet", "--cluster-name", name, "--status", status)
         return answer.fleet(document) if document else None
 
     def get_cluster_stack_events(self, name: str) -> tuple[answer.StackEvent, ...]:
@@ -215,8 +222,8 @@ class Pcluster:
         done = self._call(SLOW_CALL, command, *arguments)
         message = str(done.document.get("message", ""))
         if done.returncode == 0 or message == DRY_RUN_PASSED:
-            return answer.outcome(done.document, accepted=True)
-        result = answer.outcome(done.document, accepted=False)
+            return answer.outcome(_masked(done.document), accepted=True)
+        result = answer.outcome(_masked(done.document), accepted=False)
         if command == "update-cluster" and "No changes found" in message:
             return result
         raise PclusterRefused(f"pcluster {command}", result)
@@ -242,6 +249,7 @@ class Pcluster:
             token = ("--next-token", document["nextToken"])
 
     def _call(self, timeout: float, command: str, *arguments: str) -> _Answer:
+        private_log(self._log)
         argv = [str(self._env.executable), command, "--region", self.region, *arguments]
         returncode, stdout, stderr = _run(argv, self._environment, timeout)
         document = _json_document(stdout)
@@ -263,6 +271,7 @@ def _run(argv: list[str], environment: Mapping[str, str], timeout: float) -> tup
             errors="replace",
             env=environment,
             start_new_session=True,
+            umask=0o077,  # its log keeps presigned URLs, and is rotated into new files
         )
     except OSError as error:
         raise ToolkitError(
@@ -320,6 +329,15 @@ def _environment(env: PclusterEnv, region: str, given: Mapping[str, str] | None,
         "PATH": os.pathsep.join(path),
         "PCLUSTER_LOG_FILE": str(log),
     }
+
+
+def _masked(part: Any) -> Any:
+    """A document, or a part of one, whose texts are shown."""
+    if isinstance(part, dict):
+        return {key: _masked(value) for key, value in part.items()}
+    if isinstance(part, list):
+        return [_masked(each) for each in part]
+    return masked(part) if isinstance(part, str) else part
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
+from toolkit.plan.python_environ import python_environ
 
 Progress = Callable[[str], None]
 
@@ -37,6 +38,11 @@ class PclusterEnv:
     folder: Path
     executable: Path
     node: Path
+
+    @property
+    def log(self) -> Path:
+        """Where pcluster writes what it does."""
+        return _cli_log(self.folder)
 
 
 def default_base() -> Path:
@@ -98,7 +104,7 @@ def machine_node(path: str) -> Path | None:
 
 def _install(folder: Path, version: str, progress: Progress, python: str) -> None:
     _check_python(version, python)
-    if folder.exists() and any(folder.iterdir()) and not (folder / STAMP).exists():
+    if folder.exists() and any(folder.iterdir()) and not (folder / STAMP).is_file():
         raise ToolkitError(
             f"{folder} is not empty, and the toolkit did not make it",
             next_step="remove that folder, or set TOOLKIT_CACHE to another",
@@ -108,6 +114,7 @@ def _install(folder: Path, version: str, progress: Progress, python: str) -> Non
     _claim(folder, version)
     _logged([python, "-m", "venv", str(folder)], log)
     _pip(folder, log, f"aws-parallelcluster=={version}")
+    _check_version(folder, version, log)
     _write_stamp(folder, {"version": version, "state": "complete"})
 
 
@@ -155,7 +162,13 @@ def _claim(folder: Path, version: str) -> None:
 def _check_python(version: str, python: str) -> None:
     code = "import sys; print(*sys.version_info[:2])"
     try:
-        done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [python, "-c", code],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=python_environ(os.environ),
+        )
     except OSError as error:
         raise ToolkitError(f"{python} does not run: {error.strerror}.") from error
     found = tuple(int(word) for word in done.stdout.split())
@@ -173,11 +186,68 @@ def _pip(folder: Path, log: Path, requirement: str) -> None:
     _logged([*argv, "--no-input", "--disable-pip-version-check"], log)
 
 
+def _check_version(folder: Path, version: str, log: Path) -> None:
+    """Raises ToolkitError unless `pcluster version` runs there and prints that very version."""
+    private_log(_cli_log(folder))
+    environ = {**python_environ(os.environ), "PCLUSTER_LOG_FILE": str(_cli_log(folder))}
+    try:
+        done = subprocess.run(
+            [str(folder / "bin" / "pcluster"), "version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+            env=environ,
+            umask=0o077,
+        )
+    except OSError as error:
+        said, good = f"can't be started: {error.strerror}", False
+    else:
+        said = f"ended with {done.returncode}: {done.stdout.strip()[-600:]}"
+        good = done.returncode == 0 and f'"{version}"' in done.stdout
+    with log.open("a") as output:
+        output.write(f"$ pcluster version\n{said}\n")
+    if not good:
+        raise ToolkitError(
+            f"pcluster {version} was installed into {folder}, but `pcluster version` {said}",
+            next_step=f"see {log}; a pip.conf with `target`, `prefix` or `no-deps` does this; the next "
+            "command installs it anew",
+        )
+
+
+def private_log(log: Path) -> None:
+    """Makes the log and its folder, if they aren't there, so that only their owner reads them: pcluster,
+    which makes them for everybody, writes presigned URLs into it. Raises ToolkitError."""
+    try:
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log.touch(mode=0o600)
+        for each in (log, *log.parent.glob(f"{log.name}.*")):
+            each.chmod(0o600)
+    except OSError as error:
+        raise ToolkitError(
+            f"can't write {log}: {error.strerror}.",
+            next_step="set TOOLKIT_CACHE to a folder that can be written",
+        ) from error
+
+
+def _cli_log(folder: Path) -> Path:
+    return folder / "log" / "pcluster-cli.log"
+
+
 def _logged(argv: list[str], log: Path) -> None:
     with log.open("a") as output:
         output.write(f"$ {' '.join(argv)}\n")
         output.flush()
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False)
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            check=False,
+            env=python_environ(os.environ),
+        )
     if done.returncode != 0:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-12:])
         raise ToolkitError(
@@ -214,8 +284,11 @@ def _read_stamp(folder: Path) -> dict[str, str]:
     path = folder / STAMP
     if not path.is_file():
         return {}
-    stamp: dict[str, str] = json.loads(path.read_text())
-    return stamp
+    try:
+        stamp = json.loads(path.read_bytes())
+    except ValueError:
+        stamp = None  # cut off or overwritten: as good as none
+    return stamp if isinstance(stamp, dict) else {}
 
 
 def _write_stamp(folder: Path, stamp: dict[str, str]) -> None:

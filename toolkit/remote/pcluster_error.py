@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from toolkit.errors import ToolkitError
+from toolkit.remote.masked import masked
 from toolkit.remote.pcluster_answer import Outcome
 
 # 404 texts of pcluster/api/controllers and pcluster/models in 3.14.2 and 3.16.1.
@@ -26,7 +27,7 @@ class PclusterRefused(ToolkitError):
         words = [outcome.message, *map(str, outcome.validation)]
         words += [str(change) for change in outcome.change_set if change.refusal]
         known = _recognised(outcome.message)
-        what = f"`{command}` was refused: " + "\n  ".join(word for word in words if word)
+        what = f"`{command}` was refused: " + "\n  ".join(masked(word) for word in words if word)
         if known:
             what += f"\n{known.meaning}"
         super().__init__(what, next_step=known.next_step if known else _correct(outcome))
@@ -75,7 +76,7 @@ _KNOWN = (
     _Known(
         r"[Rr]egion needs to be set|must specify a region|NoRegion|region.*not (?:set|supported)",
         "No region reached pcluster, or not one that it knows.",
-        "set aws.region in the deployment file",
+        "set target.region in the deployment file",
     ),
     _Known(
         r"Could not connect to the endpoint|EndpointConnectionError|Connect timeout|Read timeout"
@@ -88,7 +89,7 @@ _KNOWN = (
         r"update can be performed only with the same ParallelCluster version",
         "A cluster is updated only by the version that created it; any newer 3.x may list, describe or "
         "delete it.",
-        "set the deployment's ParallelCluster version to the one named, or create a new cluster beside it",
+        "set target.version to the one named, or create a new cluster beside it",
     ),
     _Known(
         r"Unable to parse response",
@@ -122,6 +123,7 @@ _KNOWN = (
 
 def explain(command: str, message: str) -> ToolkitError:
     """The error for a message of `command`: pcluster's words, what they mean where known, the next step."""
+    message = masked(message)
     known = _recognised(message)
     if known is None:
         return ToolkitError(

@@ -1,11 +1,16 @@
 """Opening an ssh connection to a head node: whose key may answer, who may log in, and what a failure means.
 
 Host keys are always checked: against the toolkit's known_hosts file, the user's own, and the fingerprints of
-the address. Nothing of ~/.ssh/config or fabric's own files is read, no agent is forwarded, nothing is asked.
+the address. A key that a `@revoked` line of either file names is refused, for whatever host the line is;
+`@cert-authority` lines are ignored, since host certificates are not asked for. Nothing of ~/.ssh/config or
+fabric's own files is read, no agent is forwarded, nothing is asked.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import logging
 import os
 import socket
@@ -21,7 +26,7 @@ from paramiko import (
     SSHException,
     Transport,
 )
-from paramiko.hostkeys import HostKeyEntry, HostKeys, InvalidHostKey
+from paramiko.hostkeys import HostKeyEntry
 from paramiko.ssh_exception import NoValidConnectionsError
 
 from toolkit.errors import ToolkitError
@@ -86,11 +91,9 @@ class HostKeyCheck(MissingHostKeyPolicy):
 
     def __init__(self, address: SshAddress) -> None:
         self._address = address
-        self._known = [
-            (key, file)
-            for file in (address.known_hosts, USERS_KNOWN_HOSTS.expanduser())
-            for key in _keys_of(file, address.known_as)
-        ]
+        lines = {file: _lines_of(file) for file in (address.known_hosts, USERS_KNOWN_HOSTS.expanduser())}
+        self._known = [(key, file) for file in lines for key in _keys_of(lines[file], address.known_as)]
+        self._revoked = {blob: file for file in lines for blob in _revoked_in(lines[file])}
 
     def transport(self, sock: socket.socket, disabled_algorithms: dict[str, list[str]] | None) -> Transport:
         """Asks the server for a key of a type that is known before one that is not."""
@@ -102,12 +105,23 @@ class HostKeyCheck(MissingHostKeyPolicy):
         return transport
 
     def missing_host_key(self, client: SSHClient, hostname: str, key: PKey) -> None:  # noqa: ARG002
+        if key.asbytes() in self._revoked:
+            raise self._revocation(key)
         if any(key == known for known, _ in self._known):
             return
         if key.fingerprint in self._address.fingerprints:
             self._remember(key)
             return
         raise self._refusal(key)
+
+    def _revocation(self, key: PKey) -> ToolkitError:
+        shown = f"{key.fingerprint} ({key.get_name()})"
+        return ToolkitError(
+            f"the host key of {self._address.known_as}, {shown}, is REVOKED by a line of "
+            f"{self._revoked[key.asbytes()]}. Nothing was sent.",
+            next_step="somebody else may have that key: give the head node new host keys, or make a new head "
+            "node; remove the @revoked line only if it is there by mistake",
+        )
 
     def _refusal(self, key: PKey) -> ToolkitError:
         shown = f"{key.fingerprint} ({key.get_name()})"
@@ -138,11 +152,10 @@ class HostKeyCheck(MissingHostKeyPolicy):
         file, name = self._address.known_hosts, self._address.known_as
         try:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-            kept = [line for line in lines if line.split(maxsplit=1)[:1] != [name]]
+            kept = [line for line in _lines_of(file) if line.split(maxsplit=1)[:1] != [name]]
             file.touch(mode=0o600)
-            line = f"{name} {key.get_name()} {key.get_base64()}"
-            file.write_text("\n".join([*kept, line]) + "\n", encoding="utf-8")
+            text = "".join(f"{line}\n" for line in [*kept, f"{name} {key.get_name()} {key.get_base64()}"])
+            file.write_bytes(text.encode("utf-8", "surrogateescape"))
         except OSError as error:
             raise ToolkitError(
                 f"can't write {file}: {error.strerror}.",
@@ -150,30 +163,59 @@ class HostKeyCheck(MissingHostKeyPolicy):
             ) from error
 
 
-def _keys_of(file: Path, name: str) -> list[PKey]:
-    """The keys that a known_hosts file has for a host. A line that paramiko can't read, such as one of a
-    hardware key, is left out: it could only have admitted a server."""
+def _lines_of(file: Path) -> list[str]:
+    """Of a known_hosts file, none if it isn't there. Names and comments in it may be of any encoding."""
     try:
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        text = file.read_bytes().decode("utf-8", "surrogateescape")
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise ToolkitError(f"can't read {file}: {error.strerror}.") from error
+        raise ToolkitError(
+            f"can't read {file}: {error.strerror}.",
+            next_step="make it readable, or set target.ssh.known_hosts to another file",
+        ) from error
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def _keys_of(lines: list[str], name: str) -> list[PKey]:
+    """The keys that a known_hosts file has for a host. A line that paramiko can't read, such as one of a
+    hardware key, is left out: it could only have admitted a server."""
     keys = []
     for line in lines:
-        if not line.strip() or line.startswith(("#", "@")):
+        if not line.strip() or line.strip().startswith(("#", "@")):
             continue
         try:
-            entry = HostKeyEntry.from_line(line)
-        except (SSHException, InvalidHostKey):
+            entry = HostKeyEntry.from_line(" ".join(line.split()))
+        except Exception:  # of a garbled key paramiko and cryptography raise anything
             continue
         if entry is not None and entry.key is not None and any(_is(name, each) for each in entry.hostnames):
             keys.append(entry.key)
     return keys
 
 
+def _revoked_in(lines: list[str]) -> list[bytes]:
+    """The keys of `@revoked` lines: MARKER HOSTS TYPE KEY. Whatever hosts they name: a key that somebody
+    else has is no better under another name of the head node."""
+    revoked = []
+    for line in lines:
+        marker, *fields = line.split()[:4] or [""]
+        if marker == "@revoked" and len(fields) == 3:
+            try:
+                revoked.append(base64.b64decode(fields[2]))
+            except ValueError:
+                continue  # no server can show what is no key
+    return revoked
+
+
 def _is(name: str, entry: str) -> bool:
-    return entry == name or (entry.startswith("|1|") and HostKeys.hash_host(name, entry) == entry)
+    """`entry`: a name as it stands there, or `|1|SALT|HASH`, the name's HMAC (`ssh-keygen -H`)."""
+    if not entry.startswith("|1|"):
+        return entry == name
+    try:
+        salt, digest = (base64.b64decode(part) for part in entry.split("|")[2:])
+    except ValueError:
+        return False
+    return hmac.compare_digest(hmac.digest(salt, name.encode(), hashlib.sha1), digest)
 
 
 def _told(address: SshAddress, error: Exception) -> ToolkitError:
@@ -195,7 +237,7 @@ def _told(address: SshAddress, error: Exception) -> ToolkitError:
         )
     if isinstance(error, AuthenticationException) or "No authentication methods" in str(error):
         return _refused(address, error)
-    if isinstance(error, ValueError) or "private key file" in str(error):
+    if address.key_file and (isinstance(error, ValueError) or "private key file" in str(error)):
         return ToolkitError(
             f"target.ssh.key_file: {address.key_file} is no private key: {error}.",
             next_step="set it to the private key of the cluster's key pair",

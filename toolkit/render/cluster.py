@@ -6,10 +6,11 @@ import copy
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import yaml
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 
 from toolkit.data import shipped
 from toolkit.plan.cluster import ClusterPlan, Script
@@ -17,14 +18,18 @@ from toolkit.plan.cluster import ClusterPlan, Script
 
 def render_cluster(plan: ClusterPlan) -> str:
     """The YAML that `pcluster create-cluster` gets, overrides included."""
-    environment = Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)
-    environment.filters["json"] = _yaml_value
-    environment.filters["s3_access"] = _s3_access
-    template = shipped("pcluster-config", "cluster.yaml.j2").read_text(encoding="utf-8")
-    text = environment.from_string(template).render(plan=plan)
+    text = _template().render(plan=plan)
     if not plan.overrides:
         return text
     return yaml.safe_dump(_merged(yaml.safe_load(text), plan.overrides), sort_keys=False)
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)
+    environment.filters["json"] = _yaml_value
+    environment.filters["s3_access"] = _s3_access
+    return environment.from_string(shipped("pcluster-config", "cluster.yaml.j2").read_text(encoding="utf-8"))
 
 
 def _yaml_value(value: Any) -> str:
@@ -41,9 +46,15 @@ def _s3_access(scripts: Sequence[Script]) -> list[tuple[str, str]]:
 
 
 def _merged(document: Any, overrides: Mapping[str, Any]) -> Any:
-    """`overrides` laid over `document`: sections are merged, lists and values replaced."""
+    """`overrides` beside `document`: sections are merged, lists joined. Settings refuse what would replace a
+    value, see settings/override.py."""
     merged = copy.copy(document)
     for key, value in overrides.items():
         inner = merged.get(key)
-        merged[key] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+        if isinstance(inner, dict) and isinstance(value, dict):
+            merged[key] = _merged(inner, value)
+        elif isinstance(inner, list) and isinstance(value, list):
+            merged[key] = [*inner, *(each for each in value if each not in inner)]
+        else:
+            merged[key] = value
     return merged

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from toolkit.settings.base import Count, Folder, Port, Section, Switch, Text, aws_id, disagree, pattern
+from toolkit.settings.bucket import ScriptUrl
+from toolkit.settings.mount import Mount
 
 SubnetId = Annotated[str, aws_id("subnet")]
 SecurityGroupId = Annotated[str, aws_id("sg")]
@@ -27,19 +29,6 @@ InstanceTypeName = Annotated[
         strict=True, pattern=pattern(r"^[a-z0-9-]+\.[a-z0-9-]+$", "an instance type, such as p5en.48xlarge")
     ),
 ]
-BucketName = Annotated[
-    str,
-    Field(
-        strict=True, pattern=pattern(r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", "a bucket's name, without s3://")
-    ),
-]
-ScriptUrl = Annotated[
-    str,
-    Field(
-        strict=True,
-        pattern=pattern(r"^s3://[a-z0-9][a-z0-9.-]+/\S+$", "an address such as s3://bucket/folder/script.sh"),
-    ),
-]
 ImageName = Annotated[
     str,
     Field(
@@ -49,11 +38,6 @@ ImageName = Annotated[
     ),
 ]
 Nodes = Annotated[int, Field(strict=True, ge=0, le=1000)]
-# ParallelCluster accepts a mount over each of these.
-TAKEN = (
-    *("/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/opt", "/proc", "/root", "/run", "/sbin"),
-    *("/scratch", "/sys", "/tmp", "/usr", "/var"),
-)
 NodeRole = Literal["head", "gpu", "router"]
 
 
@@ -67,7 +51,7 @@ class ClusterNetwork(Section):
         None, description="private, with a NAT gateway; in the reservation's availability zone"
     )
     security_groups: tuple[SecurityGroupId, ...] = Field(
-        (), description="of the GPU nodes, in place of the one ParallelCluster makes"
+        (), description="of GPU and router nodes, beside the one ParallelCluster makes"
     )
 
     @model_validator(mode="after")
@@ -145,19 +129,12 @@ class RouterNodes(ComputeNodes):
 class Storage(Section):
     """The shared volume: an existing FSx for Lustre, or one made with the cluster, which outlives it."""
 
-    mount: Folder = Path("/fsx")
+    mount: Mount = Path("/fsx")
     file_system: FileSystemId | None = Field(None, description="an existing FSx for Lustre")
     capacity_gb: Count | None = Field(None, description="of a new one: 1200 or a multiple of 2400; 4800")
     throughput: Literal[125, 250, 500, 1000] | None = Field(
         None, description="of a new one, MB/s per TiB; 250"
     )
-
-    @field_validator("mount")
-    @classmethod
-    def _a_folder_of_its_own(cls, mount: Path) -> Path:
-        if not mount.is_absolute() or str(mount) in TAKEN:
-            raise ValueError("must be an absolute folder of its own, such as /fsx")
-        return mount
 
     @field_validator("capacity_gb")
     @classmethod
@@ -232,26 +209,3 @@ class Script(Section):
     script: ScriptUrl
     args: tuple[Text, ...] = ()
     nodes: tuple[NodeRole, ...] = Field(("head", "gpu", "router"), min_length=1)
-
-
-# What the configuration says of its own accord; overrides may add beside it, not replace it.
-OWNED = (
-    *("Region", "Image", "Tags", "SharedStorage", "Scheduling.Scheduler", "Scheduling.SlurmQueues"),
-    *(
-        "HeadNode.InstanceType",
-        "HeadNode.Networking.SubnetId",
-        "HeadNode.Ssh.KeyName",
-        "HeadNode.CustomActions",
-    ),
-)
-
-
-def owned_override(overrides: dict[str, Any]) -> str | None:
-    """The first dotted path of `overrides` that a setting of its own decides."""
-    for path in OWNED:
-        at: Any = overrides
-        for part in path.split("."):
-            at = at.get(part) if isinstance(at, dict) else None
-        if at is not None:
-            return path
-    return None

@@ -5,6 +5,7 @@ Flags beat environment, environment beats the file, the file beats the defaults.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,11 @@ class Loaded:
     deployment: Deployment
     file: Path
     sources: Mapping[str, str]
+    assignments: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> str:
+        return arguments(self.file, self.assignments)
 
     def rows(self) -> Iterator[tuple[str, Any, str]]:
         """(dotted key, value, source) of every leaf, defaults included."""
@@ -41,6 +47,12 @@ class Loaded:
         return None
 
 
+def arguments(file: Path, assignments: Sequence[str]) -> str:
+    """What gives the same settings again on a command line: `-f FILE --set KEY=VALUE`, quoted."""
+    sets = (word for assignment in assignments for word in ("--set", assignment))
+    return shlex.join(("-f", str(file), *sets))
+
+
 def load(file: Path, assignments: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Loaded:
     """Raises SettingsError that names every wrong key with its value, its source and what to write."""
     given = merge([from_file(file), from_environment(environ or {}), from_flags(assignments)])
@@ -53,7 +65,9 @@ def load(file: Path, assignments: Sequence[str] = (), environ: Mapping[str, str]
             f"{file}: " + explain(error, given),
             next_step="correct the settings, then `toolkit settings check -f " + str(file) + "`",
         ) from error
-    return Loaded(deployment, file, {".".join(key): value.source for key, value in given.items()})
+    return Loaded(
+        deployment, file, {".".join(key): value.source for key, value in given.items()}, tuple(assignments)
+    )
 
 
 def flatten(section: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:

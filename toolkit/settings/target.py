@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from toolkit.settings.base import Count, EnvironmentValue, Folder, Port, Section, Text, disagree, pattern
+from toolkit.settings.base import Count, Folder, Port, Section, disagree, pattern
+from toolkit.settings.bucket import BucketName
 from toolkit.settings.cluster import (
-    BucketName,
     Capacity,
     ClusterNetwork,
     GpuNodes,
@@ -20,8 +20,9 @@ from toolkit.settings.cluster import (
     Script,
     Ssh,
     Storage,
-    owned_override,
 )
+from toolkit.settings.override import owned_override
+from toolkit.settings.tags import Tags
 
 PRIVATE = tuple(IPv4Network(each) for each in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"))
 # Addresses of the network below this one are the machine's own or spare.
@@ -94,7 +95,11 @@ class ParallelClusterTarget(Section):
     ]
     region: Annotated[
         str,
-        Field(strict=True, pattern=pattern(r"^[a-z]{2}(-[a-z]+)+-\d$", "an AWS region, such as ap-south-1")),
+        Field(
+            strict=True,
+            pattern=pattern(r"^[a-z]{2}(-[a-z]+)+-\d$", "an AWS region, such as ap-south-1"),
+            description="untested where it is one of China or GovCloud",
+        ),
     ]
     version: (
         Annotated[
@@ -117,7 +122,7 @@ class ParallelClusterTarget(Section):
         None, description="S3 bucket for the nodes' check script and the image's payload; made if missing"
     )
     scripts: tuple[Script, ...] = Field((), description="scripts of yours that nodes run at their start")
-    tags: dict[Text, EnvironmentValue] = Field({}, description="tags of everything the cluster is made of")
+    tags: Tags = Field({}, description="tags of everything the cluster is made of")
     log_retention_days: Literal[1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365] = 14
     overrides: dict[str, Any] = Field(
         {}, description="sections of ParallelCluster's configuration that no setting here decides"
@@ -137,14 +142,6 @@ class ParallelClusterTarget(Section):
         if not path.is_absolute():
             raise ValueError("must be an absolute path on the cluster's nodes, without ~")
         return path
-
-    @field_validator("tags")
-    @classmethod
-    def _not_reserved(cls, tags: dict[str, str]) -> dict[str, str]:
-        for name in tags:
-            if name.startswith(("parallelcluster:", "aws:")):
-                raise ValueError(f"the tag name {name} is reserved")
-        return tags
 
     @field_validator("overrides")
     @classmethod

@@ -35,6 +35,10 @@ def test_stopped_and_killed_and_followed_to_the_end(fresh: Callable[..., Any]) -
     assert "--wait` follows it" in told
 
     toolkit.standin.forget_calls()
+    other = toolkit.having("target.router.max_nodes=2")("create", "--yes", expect=2).stderr
+    assert "is being created in ap-south-1, but not from these settings" in other
+    assert "toolkit cluster diff" in other
+    assert "toolkit cluster delete" in other
     second = toolkit.start("create", "--yes")
     read_until(second, "is being created already")
     second.send_signal(signal.SIGKILL)

@@ -194,6 +194,11 @@ def _deletes(toolkit: Any) -> None:
     standin.forget_calls()
     asked = toolkit("delete", expect=2)
     assert "--yes" in asked.stderr
+    foreign = toolkit.having("target.capacity.reservation=cr-0aaaaaaaaaaaaaaa1")
+    told = foreign("delete", "--yes", expect=2).stderr
+    assert "target.capacity.reservation: the cluster has cr-0123456789abcdef0" in told
+    assert "its tags: " in told
+    assert "--not-mine" in told
     assert standin.creating_calls() == ()
     done = toolkit("delete", "--yes").stderr
     assert "goes: i-" in done

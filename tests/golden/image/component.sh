@@ -51,6 +51,9 @@ put facts.sh <<'PD_END_OF_FILE'
 # of the steps is tested with recorded outputs.
 # shellcheck shell=bash
 
+# Any text on one line, with single blanks and without what a terminal would act on.
+pd_one_line() { LC_ALL=C tr -s '[:space:]' ' ' | LC_ALL=C tr -d '[:cntrl:]' | sed 's/^ //; s/ $//'; }
+
 # KEY: its value in versions.yaml; keys below another are written "engine.vllm". Fails if there is none.
 pd_yaml_value() {
   awk -v wanted="$1" '
@@ -153,24 +156,49 @@ put lib.sh <<'PD_END_OF_FILE'
 PD_SETUP=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR source=facts.sh
 . "$PD_SETUP/facts.sh"
-PD_STEP=$(basename "$0" .sh)
+PD_STEP=${PD_STEP:-$(basename "$0" .sh)}
 export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 LC_ALL=C
 
-pd_version() { pd_yaml_value "$1" <"$PD_SETUP/versions.yaml"; }
+pd_say() { printf '%s [%s] %s\n' "$(date '+%F %T')" "$PD_STEP" "$*"; }
+
+# The status by which a subshell tells the shell above it that the error's line is written.
+PD_TOLD=99
+
+# WHAT EXPECTED FOUND NEXT: ends the step with one line.
+pd_fail() {
+  pd_say "ERROR: $1: expected $2, found $3; $4" >&2
+  if ((BASH_SUBSHELL)); then exit "$PD_TOLD"; fi
+  exit 1
+}
+
+# STATUS LINE COMMAND: the last word of a command that ends the step; a subshell leaves it to the shell above it.
+pd_ended() {
+  if ((BASH_SUBSHELL)); then return; fi
+  if (($1 != PD_TOLD)); then
+    local frame place
+    place="$(basename "${BASH_SOURCE[1]}") line $2"
+    for ((frame = 2; frame < ${#BASH_SOURCE[@]}; frame++)); do
+      # Of a function here, also where the step called it.
+      [[ ${BASH_SOURCE[frame - 1]} == "${BASH_SOURCE[0]}" ]] || break
+      place+=", called at $(basename "${BASH_SOURCE[frame]}") line ${BASH_LINENO[frame - 1]}"
+    done
+    pd_say "ERROR: $place: status $1 of: $(pd_one_line <<<"$3" | cut -c 1-200); read the lines above" >&2
+  fi
+  exit 1
+}
+set -E
+trap 'pd_ended "$?" "$LINENO" "$BASH_COMMAND"' ERR
+
+pd_version() {
+  pd_yaml_value "$1" <"$PD_SETUP/versions.yaml" ||
+    pd_fail "$PD_SETUP/versions.yaml" "a value for $1" "none" "add it, as the released file has it"
+}
 
 PD_KERNEL=$(pd_version kernel)
 PD_DRIVER=$(pd_version nvidia_driver)
 PD_BRANCH=${PD_DRIVER%%.*}
 PD_CUDA=$(pd_version cuda)
 PD_EFA=$(pd_version efa_installer)
-
-pd_say() { printf '%s [%s] %s\n' "$(date '+%F %T')" "$PD_STEP" "$*"; }
-
-# WHAT EXPECTED FOUND NEXT: ends the step with one line.
-pd_fail() {
-  pd_say "ERROR: $1: expected $2, found $3; $4" >&2
-  exit 1
-}
 
 pd_dry() { [[ ${PD_DRY_RUN:-0} == 1 ]]; }
 
@@ -681,6 +709,8 @@ set -euo pipefail
 payload=${PD_PAYLOAD:-/opt/pd/payload}
 engine=${PD_ENGINE_ENV:-/opt/pd/engine}
 toolkit=${PD_TOOLKIT_ENV:-/opt/pd/toolkit}
+vllm=$(pd_version engine.vllm)
+nixl=$(pd_version engine.nixl)
 # python3-dev and a compiler: the engine compiles kernels when it starts.
 system=(python3-venv python3-dev gcc)
 
@@ -689,7 +719,7 @@ wheel() { find "$payload/wheels" -name "$1-*.whl" 2>/dev/null | head -n 1; }
 
 requirements() {
   case $1 in
-    "$engine") printf '%s\n' "vllm==$(pd_version engine.vllm)" "nixl==$(pd_version engine.nixl)" "$(wheel pd_connector)" ;;
+    "$engine") printf '%s\n' "vllm==$vllm" "nixl==$nixl" "$(wheel pd_connector)" ;;
     "$toolkit") printf '%s\n' "$(wheel pd_toolkit)" ;;
   esac
 }
@@ -773,10 +803,15 @@ put verify.sh <<'PD_END_OF_FILE'
 #
 # ROLE is gpu, head or router. What no option names is not checked; drivers, EFA and the engine only on a gpu node.
 # --root reads files below another folder, for tests.
-set -euo pipefail
+# Without errexit: whatever a tool prints or fails at, every other check is still made.
+set -uo pipefail
+export LC_ALL=C
 # What a text that a tool printed says. Every function reads standard input and changes nothing, so that each decision
 # of the steps is tested with recorded outputs.
 # shellcheck shell=bash
+
+# Any text on one line, with single blanks and without what a terminal would act on.
+pd_one_line() { LC_ALL=C tr -s '[:space:]' ' ' | LC_ALL=C tr -d '[:cntrl:]' | sed 's/^ //; s/ $//'; }
 
 # KEY: its value in versions.yaml; keys below another are written "engine.vllm". Fails if there is none.
 pd_yaml_value() {
@@ -894,37 +929,39 @@ done
 
 problems=0
 
-# WHAT EXPECTED FOUND NEXT
+# WHAT EXPECTED FOUND NEXT: one line if they differ, whatever text was found.
 expect() {
-  [[ $2 == "$3" ]] && return
-  printf 'pd-verify: %s: expected %s, found %s; %s\n' "$1" "$2" "${3:-nothing}" "$4" >&2
+  local found=$3
+  [[ $2 == "$found" ]] && return
+  found=$(pd_one_line <<<"$found" | cut -c 1-300)
+  printf 'pd-verify: %s: expected %s, found %s; %s\n' "$1" "$2" "${found:-nothing}" "$4" >&2
   problems=$((problems + 1))
 }
 
-# A vendor's command: its output on one line, or what it said instead. One that hangs must not hold the node.
-ask() { timeout 30 "$@" 2>&1 | head -n 40 || true; }
+# A vendor's command: what it printed, or what it said instead. One that hangs must not hold the node.
+ask() { timeout 30 "$@" 2>&1 </dev/null | head -n 40 | tr -d '\000'; }
 
 rebuild='build the image again (toolkit image build)'
 
 verify_driver() {
   local loaded
-  loaded=$(pd_loaded_driver 2>/dev/null <"$root/proc/driver/nvidia/version" || true)
+  loaded=$(pd_loaded_driver 2>/dev/null <"$root/proc/driver/nvidia/version")
   expect "loaded nvidia module" "$driver" "$loaded" "see dmesg for NVRM; $rebuild"
   expect "nvidia module on disk" "$driver" "$(ask modinfo -F version nvidia)" "$rebuild"
   expect "licence of the nvidia module" "Dual MIT/GPL" "$(ask modinfo -F license nvidia)" \
     "EFA needs the open modules; $rebuild"
   expect "nvidia-smi" "$driver" \
-    "$(ask nvidia-smi --query-gpu=driver_version --format=csv,noheader | sort -u | xargs)" \
+    "$(ask nvidia-smi --query-gpu=driver_version --format=csv,noheader | sort -u | pd_one_line)" \
     "the driver was changed under the loaded module: reboot, or $rebuild"
-  expect "fabric manager" "$driver" "$(ask nv-fabricmanager --version | grep -o '[0-9]\+\(\.[0-9]\+\)\+' | head -n 1)" \
+  expect "fabric manager" "$driver" "$(ask nv-fabricmanager --version | grep -a -o '[0-9]\+\(\.[0-9]\+\)\+' | head -n 1)" \
     "with another version CUDA ends with error 802; $rebuild"
 }
 
 verify_modules() {
   local module state running=$kernel
-  expect "running kernel" "$kernel" "$(uname -r)" "the kernel was upgraded; hold it, or $rebuild"
+  expect "running kernel" "$kernel" "$(ask uname -r)" "the kernel was upgraded; hold it, or $rebuild"
   for module in nvidia efa efa-nv-peermem gdrdrv; do
-    state=$(ask dkms status | pd_dkms_state "$module" "$running" | xargs)
+    state=$(ask dkms status | pd_dkms_state "$module" "$running" | pd_one_line)
     expect "$module in dkms for $running" "installed" "${state#* }" "$rebuild"
   done
 }
@@ -932,7 +969,7 @@ verify_modules() {
 verify_efa() {
   local found endpoints
   if [[ -n $efa_installer ]]; then
-    found=$(pd_efa_installer_version 2>/dev/null <"$root/opt/amazon/efa_installed_packages" || true)
+    found=$(pd_efa_installer_version 2>/dev/null <"$root/opt/amazon/efa_installed_packages")
     expect "EFA installer" "$efa_installer" "$found" "$rebuild"
   fi
   if [[ -n $efa_module ]]; then
@@ -940,12 +977,15 @@ verify_efa() {
   fi
   if [[ -n $efa_devices && $efa_devices != 0 ]]; then
     # Without any device the folder is missing too, which is 0.
-    found=$({ find "$root/sys/class/infiniband" -mindepth 1 -maxdepth 1 2>/dev/null || true; } | wc -l)
+    found=$(find "$root/sys/class/infiniband" -mindepth 1 -maxdepth 1 2>/dev/null | wc -l)
     expect "EFA devices in /sys/class/infiniband" "$efa_devices" "$found" \
       "the instance was started with other network interfaces: check Efa/Enabled of the queue"
     endpoints=$(PATH="$root/opt/amazon/efa/bin:$PATH" ask fi_info -p efa -t FI_EP_RDM)
-    expect "fi_info -p efa -t FI_EP_RDM" "provider: efa" "$(grep -o '^provider: efa$' <<<"$endpoints" | head -n 1 |
-      grep . || head -n 1 <<<"$endpoints")" "transfers would go over TCP: install the EFA software again, or $rebuild"
+    # One block a device; a warning may stand above the first.
+    if grep -a -q '^provider: efa$' <<<"$endpoints"; then endpoints='provider: efa'; fi
+    endpoints=${endpoints%%$'\n'*}
+    expect "fi_info -p efa -t FI_EP_RDM" "provider: efa" "$endpoints" \
+      "transfers would go over TCP: install the EFA software again, or $rebuild"
   fi
 }
 
@@ -953,7 +993,7 @@ if [[ $role == gpu ]]; then
   if [[ -n $driver ]]; then verify_driver; fi
   if [[ -n $kernel ]]; then verify_modules; fi
   if [[ -n $cuda ]]; then
-    expect "/usr/local/cuda" "$root/usr/local/cuda-$cuda" "$(readlink -f "$root/usr/local/cuda" || true)" "$rebuild"
+    expect "/usr/local/cuda" "$root/usr/local/cuda-$cuda" "$(readlink -f "$root/usr/local/cuda")" "$rebuild"
   fi
   verify_efa
   if [[ -n $engine_env ]]; then
@@ -967,7 +1007,7 @@ if [[ -n $toolkit_env ]]; then
 fi
 for mount in ${mounts[@]+"${mounts[@]}"}; do
   expect "shared volume" "$mount mounted" \
-    "$(awk -v mount="$mount" '$2 == mount {print mount " mounted"; exit}' "$root/proc/mounts" 2>/dev/null || true)" \
+    "$(awk -v mount="$mount" '$2 == mount {print mount " mounted"; exit}' "$root/proc/mounts" 2>/dev/null)" \
     "check the file system's state, its security group and SharedStorage of the cluster"
 done
 
@@ -977,10 +1017,10 @@ fi
 printf 'pd-verify: this %s node is as expected\n' "$role"
 PD_END_OF_FILE
 
-# shellcheck source=/dev/null
-. "$setup/lib.sh"
 # shellcheck disable=SC2034  # read by lib.sh
 PD_STEP=component
+# shellcheck source=/dev/null
+. "$setup/lib.sh"
 
 payload=s3://pd-scripts/image/payload.tar.gz
 payload_sha256=4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f4f
@@ -999,6 +1039,11 @@ else
 fi
 
 for step in "$setup"/steps/*.sh; do
-  bash "$step"
+  # A step that ends tells why itself, but for one that is killed.
+  bash "$step" || {
+    status=$?
+    ((status == 1)) || pd_fail "$step" "its own end" "status $status" "see whether the system's log says who killed it"
+    exit 1
+  }
 done
 pd_say "the node software is complete; the new driver is in use from the next boot on"

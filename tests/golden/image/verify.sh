@@ -7,10 +7,15 @@
 #
 # ROLE is gpu, head or router. What no option names is not checked; drivers, EFA and the engine only on a gpu node.
 # --root reads files below another folder, for tests.
-set -euo pipefail
+# Without errexit: whatever a tool prints or fails at, every other check is still made.
+set -uo pipefail
+export LC_ALL=C
 # What a text that a tool printed says. Every function reads standard input and changes nothing, so that each decision
 # of the steps is tested with recorded outputs.
 # shellcheck shell=bash
+
+# Any text on one line, with single blanks and without what a terminal would act on.
+pd_one_line() { LC_ALL=C tr -s '[:space:]' ' ' | LC_ALL=C tr -d '[:cntrl:]' | sed 's/^ //; s/ $//'; }
 
 # KEY: its value in versions.yaml; keys below another are written "engine.vllm". Fails if there is none.
 pd_yaml_value() {
@@ -128,37 +133,39 @@ done
 
 problems=0
 
-# WHAT EXPECTED FOUND NEXT
+# WHAT EXPECTED FOUND NEXT: one line if they differ, whatever text was found.
 expect() {
-  [[ $2 == "$3" ]] && return
-  printf 'pd-verify: %s: expected %s, found %s; %s\n' "$1" "$2" "${3:-nothing}" "$4" >&2
+  local found=$3
+  [[ $2 == "$found" ]] && return
+  found=$(pd_one_line <<<"$found" | cut -c 1-300)
+  printf 'pd-verify: %s: expected %s, found %s; %s\n' "$1" "$2" "${found:-nothing}" "$4" >&2
   problems=$((problems + 1))
 }
 
-# A vendor's command: its output on one line, or what it said instead. One that hangs must not hold the node.
-ask() { timeout 30 "$@" 2>&1 | head -n 40 || true; }
+# A vendor's command: what it printed, or what it said instead. One that hangs must not hold the node.
+ask() { timeout 30 "$@" 2>&1 </dev/null | head -n 40 | tr -d '\000'; }
 
 rebuild='build the image again (toolkit image build)'
 
 verify_driver() {
   local loaded
-  loaded=$(pd_loaded_driver 2>/dev/null <"$root/proc/driver/nvidia/version" || true)
+  loaded=$(pd_loaded_driver 2>/dev/null <"$root/proc/driver/nvidia/version")
   expect "loaded nvidia module" "$driver" "$loaded" "see dmesg for NVRM; $rebuild"
   expect "nvidia module on disk" "$driver" "$(ask modinfo -F version nvidia)" "$rebuild"
   expect "licence of the nvidia module" "Dual MIT/GPL" "$(ask modinfo -F license nvidia)" \
     "EFA needs the open modules; $rebuild"
   expect "nvidia-smi" "$driver" \
-    "$(ask nvidia-smi --query-gpu=driver_version --format=csv,noheader | sort -u | xargs)" \
+    "$(ask nvidia-smi --query-gpu=driver_version --format=csv,noheader | sort -u | pd_one_line)" \
     "the driver was changed under the loaded module: reboot, or $rebuild"
-  expect "fabric manager" "$driver" "$(ask nv-fabricmanager --version | grep -o '[0-9]\+\(\.[0-9]\+\)\+' | head -n 1)" \
+  expect "fabric manager" "$driver" "$(ask nv-fabricmanager --version | grep -a -o '[0-9]\+\(\.[0-9]\+\)\+' | head -n 1)" \
     "with another version CUDA ends with error 802; $rebuild"
 }
 
 verify_modules() {
   local module state running=$kernel
-  expect "running kernel" "$kernel" "$(uname -r)" "the kernel was upgraded; hold it, or $rebuild"
+  expect "running kernel" "$kernel" "$(ask uname -r)" "the kernel was upgraded; hold it, or $rebuild"
   for module in nvidia efa efa-nv-peermem gdrdrv; do
-    state=$(ask dkms status | pd_dkms_state "$module" "$running" | xargs)
+    state=$(ask dkms status | pd_dkms_state "$module" "$running" | pd_one_line)
     expect "$module in dkms for $running" "installed" "${state#* }" "$rebuild"
   done
 }
@@ -166,7 +173,7 @@ verify_modules() {
 verify_efa() {
   local found endpoints
   if [[ -n $efa_installer ]]; then
-    found=$(pd_efa_installer_version 2>/dev/null <"$root/opt/amazon/efa_installed_packages" || true)
+    found=$(pd_efa_installer_version 2>/dev/null <"$root/opt/amazon/efa_installed_packages")
     expect "EFA installer" "$efa_installer" "$found" "$rebuild"
   fi
   if [[ -n $efa_module ]]; then
@@ -174,12 +181,15 @@ verify_efa() {
   fi
   if [[ -n $efa_devices && $efa_devices != 0 ]]; then
     # Without any device the folder is missing too, which is 0.
-    found=$({ find "$root/sys/class/infiniband" -mindepth 1 -maxdepth 1 2>/dev/null || true; } | wc -l)
+    found=$(find "$root/sys/class/infiniband" -mindepth 1 -maxdepth 1 2>/dev/null | wc -l)
     expect "EFA devices in /sys/class/infiniband" "$efa_devices" "$found" \
       "the instance was started with other network interfaces: check Efa/Enabled of the queue"
     endpoints=$(PATH="$root/opt/amazon/efa/bin:$PATH" ask fi_info -p efa -t FI_EP_RDM)
-    expect "fi_info -p efa -t FI_EP_RDM" "provider: efa" "$(grep -o '^provider: efa$' <<<"$endpoints" | head -n 1 |
-      grep . || head -n 1 <<<"$endpoints")" "transfers would go over TCP: install the EFA software again, or $rebuild"
+    # One block a device; a warning may stand above the first.
+    if grep -a -q '^provider: efa$' <<<"$endpoints"; then endpoints='provider: efa'; fi
+    endpoints=${endpoints%%$'\n'*}
+    expect "fi_info -p efa -t FI_EP_RDM" "provider: efa" "$endpoints" \
+      "transfers would go over TCP: install the EFA software again, or $rebuild"
   fi
 }
 
@@ -187,7 +197,7 @@ if [[ $role == gpu ]]; then
   if [[ -n $driver ]]; then verify_driver; fi
   if [[ -n $kernel ]]; then verify_modules; fi
   if [[ -n $cuda ]]; then
-    expect "/usr/local/cuda" "$root/usr/local/cuda-$cuda" "$(readlink -f "$root/usr/local/cuda" || true)" "$rebuild"
+    expect "/usr/local/cuda" "$root/usr/local/cuda-$cuda" "$(readlink -f "$root/usr/local/cuda")" "$rebuild"
   fi
   verify_efa
   if [[ -n $engine_env ]]; then
@@ -201,7 +211,7 @@ if [[ -n $toolkit_env ]]; then
 fi
 for mount in ${mounts[@]+"${mounts[@]}"}; do
   expect "shared volume" "$mount mounted" \
-    "$(awk -v mount="$mount" '$2 == mount {print mount " mounted"; exit}' "$root/proc/mounts" 2>/dev/null || true)" \
+    "$(awk -v mount="$mount" '$2 == mount {print mount " mounted"; exit}' "$root/proc/mounts" 2>/dev/null)" \
     "check the file system's state, its security group and SharedStorage of the cluster"
 done
 

@@ -90,7 +90,13 @@ class Cluster:
             self._clients.dynamodb.put_item(TableName=f"parallelcluster-{self._name}", Item=item)
 
     def terminate(self) -> None:
-        ids = [instance["InstanceId"] for _, instance in self._instances()]
+        self._terminate(self._instances())
+
+    def terminate_nodes(self) -> None:
+        self._terminate(self._compute())
+
+    def _terminate(self, instances: list[tuple[dict[str, str], dict[str, Any]]]) -> None:
+        ids = [instance["InstanceId"] for _, instance in instances]
         if ids:
             self._clients.ec2.terminate_instances(InstanceIds=ids)
 

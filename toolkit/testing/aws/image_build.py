@@ -61,8 +61,10 @@ class Build:
     def publish(self) -> None:
         """The AMI with pcluster's tags; then the stack deletes itself, as the real one does."""
         ec2, name = self._clients.ec2, self._stack.name
+        # Any subnet: the account may have no default VPC.
+        subnet = ec2.describe_subnets()["Subnets"][0]["SubnetId"]
         started = ec2.run_instances(
-            ImageId=PLAIN_UBUNTU_AMI, InstanceType="g4dn.4xlarge", MinCount=1, MaxCount=1
+            ImageId=PLAIN_UBUNTU_AMI, InstanceType="g4dn.4xlarge", MinCount=1, MaxCount=1, SubnetId=subnet
         )
         instance = started["Instances"][0]["InstanceId"]
         # Not RegisterImage, which in moto forgets the architecture.

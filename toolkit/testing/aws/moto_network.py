@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from moto.core.common_models import CloudFormationModel
-from moto.ec2.exceptions import InvalidPermissionDuplicateError
+from moto.ec2.exceptions import DependencyViolationError, InvalidPermissionDuplicateError
 from moto.ec2.models import EC2Backend, ec2_backends
 from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.models.internet_gateways import InternetGateway
@@ -16,12 +16,15 @@ from moto.ec2.models.route_tables import RouteTable
 from moto.ec2.models.subnets import Subnet
 from moto.ec2.models.vpcs import VPC
 
+from toolkit.testing.aws.moto_storage import FILE_SYSTEM_INTERFACE
+
 
 def install() -> None:
     _associate_route_tables()
     _keep_public_addresses()
     _keep_names()
     _delete_with_the_stack()
+    _refuse_what_is_in_use()
 
 
 def _associate_route_tables() -> None:
@@ -95,6 +98,26 @@ def _remove_route_table(ec2: Any, name: str) -> None:
 
 def _remove_gateway(ec2: Any, name: str) -> None:
     ec2.internet_gateways.pop(name)
+
+
+def _refuse_what_is_in_use() -> None:
+    """Moto deletes a security group that a file system has, and a VPC that other groups are in. It leaves
+    interfaces of instances and gateways that are gone, so those don't count here."""
+    backend: Any = EC2Backend
+    delete_group, delete_vpc = backend._delete_security_group, backend.delete_vpc
+
+    def group(self: Any, vpc_id: str | None, group_id: str) -> None:
+        volumes = (each for each in self.enis.values() if each.description == FILE_SYSTEM_INTERFACE)
+        if any(group_id in {each.id for each in volume.group_set} for volume in volumes):
+            raise DependencyViolationError(f"resource {group_id} has a dependent object")
+        delete_group(self, vpc_id, group_id)
+
+    def vpc(self: Any, vpc_id: str) -> Any:
+        if any(each.name != "default" for each in self.groups[vpc_id].values()):
+            raise DependencyViolationError(f"The vpc '{vpc_id}' has dependencies and cannot be deleted.")
+        return delete_vpc(self, vpc_id)
+
+    backend._delete_security_group, backend.delete_vpc = group, vpc
 
 
 class SecurityGroupEgress(CloudFormationModel):

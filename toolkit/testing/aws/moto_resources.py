@@ -8,12 +8,13 @@ from typing import Any
 import moto.cloudformation.models as models
 import moto.cloudformation.parsing as parsing
 from moto.cloudformation.exceptions import UnformattedGetAttTemplateException
-from moto.moto_api._internal import mock_random
+from moto.fsx.models import fsx_backends
 
 from toolkit.testing.aws.moto_storage import MOUNT_NAME
 
+FILE_SYSTEM = "AWS::FSx::FileSystem"
 _ATTRIBUTES = {
-    ("AWS::FSx::FileSystem", "LustreMountName"): MOUNT_NAME,
+    (FILE_SYSTEM, "LustreMountName"): MOUNT_NAME,
     ("AWS::CloudFormation::WaitCondition", "Data"): "{}",
 }
 
@@ -60,9 +61,11 @@ def _inert_model(kind: str) -> type[Inert]:
             return True
 
         @classmethod
-        def create_from_cloudformation_json(cls, name: str, *_: Any, **__: Any) -> Inert:
-            if kind == "AWS::FSx::FileSystem":  # pcluster checks the shape of the id
-                name = f"fs-{mock_random.getrandbits(68):017x}"
+        def create_from_cloudformation_json(
+            cls, name: str, document: Any, account: str, region: str, **_: Any
+        ) -> Inert:
+            if kind == FILE_SYSTEM:
+                name = _make_file_system(document["Properties"], account, region)
             return cls(name, kind)
 
         @classmethod
@@ -73,7 +76,42 @@ def _inert_model(kind: str) -> type[Inert]:
         def delete_from_cloudformation_json(cls, *_: Any, **__: Any) -> None:
             return None
 
+        def delete(self, *place: Any, **__: Any) -> None:
+            if kind == FILE_SYSTEM:
+                account, region = place
+                fsx_backends[account][region].delete_file_system(self.name, "", None, None, None)
+
     return Model
+
+
+def _make_file_system(properties: Mapping[str, Any], account: str, region: str) -> str:
+    """Its id. It is a real one of moto's, so that what outlives its stack can be seen and deleted."""
+    made = fsx_backends[account][region].create_file_system(
+        client_request_token="",
+        file_system_type=properties["FileSystemType"],
+        storage_capacity=int(properties["StorageCapacity"]),
+        storage_type=properties.get("StorageType", "SSD"),
+        subnet_ids=list(properties["SubnetIds"]),
+        security_group_ids=list(properties["SecurityGroupIds"]),
+        tags=list(properties.get("Tags", [])),
+        kms_key_id=None,
+        windows_configuration=None,
+        lustre_configuration=properties.get("LustreConfiguration"),
+        ontap_configuration=None,
+        file_system_type_version=None,
+        open_zfs_configuration=None,
+    )
+    return str(made.file_system_id)
+
+
+def tag_file_systems(stack: Any) -> None:
+    """With the stack's own tags, which moto gives to EC2's resources only."""
+    tags = [{"Key": key, "Value": value} for key, value in stack.tags.items()]
+    backend = fsx_backends[stack.account_id][stack.region_name]
+    for resource in stack.stack_resources:
+        if getattr(resource, "type", "") == FILE_SYSTEM:
+            arn = backend.file_systems[resource.physical_resource_id].resource_arn
+            backend.tagger.tag_resource(arn, tags)
 
 
 def _accept_every_type() -> None:

@@ -9,8 +9,9 @@ from moto.cloudformation.responses import CloudFormationResponse
 
 from toolkit.testing.aws import fleet, image_build, timeline
 from toolkit.testing.aws.account import Clients
+from toolkit.testing.aws.moto_resources import tag_file_systems
 from toolkit.testing.aws.simulation import simulation
-from toolkit.testing.aws.stack_life import Life, lives, resources_of, stack_itself
+from toolkit.testing.aws.stack_life import Life, lives, resources_of, roll_back, stack_itself
 from toolkit.testing.aws.stories import tell
 
 VERSION_TAG, IMAGE_TAG = "parallelcluster:version", "parallelcluster:image_id"
@@ -45,6 +46,7 @@ def _create(backend: Any, clients: Clients) -> None:
         stack = original(self, name, *rest, **options)
         if VERSION_TAG not in stack.tags:  # nested stacks, and whatever pcluster did not make
             return stack
+        tag_file_systems(stack)
         stack.disable_rollback = self.standin_keep_failed
         stack.events.clear()
         lives.begin(_image_life(stack, clients) if IMAGE_TAG in stack.tags else _cluster_life(stack, clients))
@@ -69,7 +71,7 @@ def _cluster_life(stack: Any, clients: Clients) -> Life:
     if story.fault and story.fault.resource != timeline.HEAD_WAIT:
         stages = [(0.0, cluster.terminate)]
     if story.fault and not stack.disable_rollback:
-        stages.append((1.0, cluster.terminate))
+        stages += [(1.0, cluster.terminate), (1.0, lambda: roll_back(stack, unfolds.left))]
     return Life(stack, unfolds, scenario.create_seconds, stages)
 
 

@@ -13,12 +13,14 @@ from moto.moto_api._internal import mock_random
 from moto.s3.models import FakeBucket
 
 MOUNT_NAME = "standin1"
+FILE_SYSTEM_INTERFACE = "fsx"  # the description of its interfaces
 
 
 def install() -> None:
     _ignore_bucket_policies()
     _give_file_systems_a_network()
     _refuse_unknown_file_systems()
+    _delete_interfaces()
     _export_under_the_task()
 
 
@@ -46,7 +48,9 @@ def _give_file_systems_a_network() -> None:
         backend = ec2_backends[account_id][region_name]
         subnet = backend.get_subnet(self.subnet_ids[0])
         groups = list(self.security_group_ids or [])
-        interface = backend.create_network_interface(subnet, [], group_ids=groups, description="fsx")
+        interface = backend.create_network_interface(
+            subnet, [], group_ids=groups, description=FILE_SYSTEM_INTERFACE
+        )
         self.network = {"VpcId": subnet.vpc_id, "NetworkInterfaceIds": [interface.id]}
 
     def to_dict(self: Any) -> dict[str, Any]:
@@ -74,6 +78,21 @@ def _refuse_unknown_file_systems() -> None:
         return original(self, file_system_ids=file_system_ids, *rest, **options)  # noqa: B026
 
     backend.describe_file_systems = describe
+
+
+def _delete_interfaces() -> None:
+    """Those of a deleted file system go with it."""
+    backend: Any = FSxBackend
+    original = backend.delete_file_system
+
+    def delete(self: Any, file_system_id: str, *rest: Any, **options: Any) -> Any:
+        system = self.file_systems.get(file_system_id)
+        answer = original(self, file_system_id, *rest, **options)
+        for name in system.network["NetworkInterfaceIds"] if system else ():
+            ec2_backends[self.account_id][self.region_name].enis.pop(name, None)
+        return answer
+
+    backend.delete_file_system = delete
 
 
 def _export_under_the_task() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from toolkit.plan.image import image_name
+from toolkit.plan.image_tags import efa_release
 from toolkit.plan.node_software import node_software
 from toolkit.testing.aws.amis import PLAIN_UBUNTU_AMI
 
@@ -27,7 +28,7 @@ def seed_node_image(ec2: Any, version: str) -> str:
         "bootstrap_file": f"aws-parallelcluster-cookbook-{version}",
         "nvidia_version": software.nvidia_driver,
         "cuda_version": f"{software.cuda}.2",
-        "efa_version": software.efa_module,
+        "efa_version": f"{efa_release(software.efa_module)}-1.amzn1",
         "kernel_version": software.kernel,
     }
     named = [{"Key": f"parallelcluster:{key}", "Value": value} for key, value in tags.items()]

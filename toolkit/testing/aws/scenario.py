@@ -36,7 +36,7 @@ class Scenario:
     image_outcome: str = "complete"
     nvidia_version: str = "580.126.16"
     cuda_version: str = "13.0.2"
-    efa_version: str = "3.3.0g"
+    efa_version: str = "3.3.0-1.amzn1"  # of the package, as the tag has it; the module is 3.3.0g
     kernel_version: str = "6.14.0-1018-aws"
     host_keys: tuple[str, ...] = ()
     head_address: str = ""

@@ -24,6 +24,7 @@ from toolkit.testing.aws import (
     image_build,
     moto_buckets,
     moto_capacity,
+    moto_fleet,
     moto_instances,
     moto_network,
     moto_policies,
@@ -67,6 +68,7 @@ class Application:
         ):
             part.install()
         moto_stacks.install(self._clients)
+        moto_fleet.install(self._clients)
         # Twice: the first seed makes moto's services, which takes random numbers and so shifts the ids.
         self.reset()
         self.reset()

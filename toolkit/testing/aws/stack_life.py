@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from moto.cloudformation.models import Event
+from moto.cloudformation.parsing import OutputMap
 
 from toolkit.testing.aws.timeline import STACK, Resource, Timeline
 
@@ -96,14 +97,32 @@ lives = Lives()
 
 
 def resources_of(stack: Any) -> list[Resource]:
-    kinds = {name: each["Type"] for name, each in stack.template_dict.get("Resources", {}).items()}
+    documents = stack.resource_map._resource_json_map
     # Moto's models of single rules have no physical id.
     made = {
         each.logical_resource_id: str(getattr(each, "physical_resource_id", each.logical_resource_id))
         for each in stack.stack_resources
         if each
     }
-    return [Resource(name, kind, made.get(name, name)) for name, kind in kinds.items()]
+    return [
+        Resource(name, each["Type"], made.get(name, name), each.get("DeletionPolicy") == "Retain")
+        for name, each in documents.items()
+    ]
+
+
+def roll_back(stack: Any, left: frozenset[str]) -> None:
+    """Takes down all that the stack has made but what is `left`; moto leaves everything."""
+    resources = stack.resource_map
+    resources._resource_json_map = {
+        name: {**each, "DeletionPolicy": "Retain" if name in left else "Delete"}
+        for name, each in resources._resource_json_map.items()
+    }
+    resources.delete()
+    # Moto would make again whatever is still in the list when it is asked for.
+    resources._resource_json_map = {
+        name: each for name, each in resources._resource_json_map.items() if name in left
+    }
+    stack.output_map = OutputMap(resources, {}, stack.stack_id)
 
 
 def stack_itself(stack: Any) -> Resource:

@@ -14,6 +14,7 @@ class Resource:
     name: str
     kind: str
     physical_id: str
+    retained: bool = False
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,19 @@ class Moment:
 
 @dataclass(frozen=True)
 class Timeline:
-    """`states`: the stack's status from each moment on, the first at 0."""
+    """`states`: the stack's status from each moment on, the first at 0. Resources with DeletionPolicy Retain
+    are left when a creation is rolled back, too, unless they had not been made."""
 
     moments: tuple[Moment, ...]
     states: tuple[tuple[float, str], ...]
 
     def status(self, clock: float) -> str:
         return [status for at, status in self.states if at <= clock][-1]
+
+    @property
+    def left(self) -> frozenset[str]:
+        """Names of resources that are there when the stack is not."""
+        return frozenset(each.resource.name for each in self.moments if each.status == "DELETE_SKIPPED")
 
     def until(self, clock: float) -> tuple[Moment, ...]:
         return tuple(moment for moment in self.moments if moment.at <= clock)
@@ -121,6 +128,9 @@ def _removal(resources: Sequence[Resource], start: float) -> list[Moment]:
     moments = []
     for position, resource in enumerate(reversed(resources)):
         at = start + (1.0 - start) * 0.9 * position / max(len(resources), 1)
+        if resource.retained:
+            moments.append(Moment(at, resource, "DELETE_SKIPPED"))
+            continue
         moments.append(Moment(at, resource, "DELETE_IN_PROGRESS"))
         moments.append(Moment(at + (1.0 - start) * 0.05, resource, "DELETE_COMPLETE"))
     return moments
