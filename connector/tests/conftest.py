@@ -1,14 +1,19 @@
 """One prefill and one decode engine for all engine tests; they start together and once."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import engines
+import hypothesis
 import pytest
 import tiny_model
+
+# Engines and a busy machine have no fixed pace, and no examples are left in the source tree.
+hypothesis.settings.register_profile("here", deadline=None, database=None)
+hypothesis.settings.load_profile("here")
 
 
 @dataclass
@@ -46,22 +51,49 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def pair(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("pair")
-    extra = {"backends": ["UCX"], "bidirectional_kv_xfer": True, "kv_recompute_threshold": 32}
-    extra |= {"decoder_kv_blocks_ttl": 120, "kv_lease_duration": 8}
-    common = {**engines.CONNECTOR, "kv_buffer_device": "cpu", "kv_connector_extra_config": extra}
-    # Both policies are in use: prefill computes what it could not read, decode answers with an error.
-    roles = {
-        "prefill": {"kv_role": "kv_producer", "kv_load_failure_policy": "recompute"},
-        "decode": {"kv_role": "kv_consumer", "kv_load_failure_policy": "fail"},
+    with start_pair(model, folder) as started:
+        yield started
+
+
+# Both policies are in use: prefill computes what it could not read, decode answers with an error.
+ROLES = {
+    "prefill": {"kv_role": "kv_producer", "kv_load_failure_policy": "recompute"},
+    "decode": {"kv_role": "kv_consumer", "kv_load_failure_policy": "fail"},
+}
+
+
+def transfer(role: str, **extra: Any) -> dict[str, Any]:
+    """The value of `--kv-transfer-config`."""
+    settings = {"backends": ["UCX"], "bidirectional_kv_xfer": True, "kv_recompute_threshold": 32}
+    settings |= {"decoder_kv_blocks_ttl": 120, "kv_lease_duration": 8}
+    return {
+        **engines.CONNECTOR,
+        **ROLES[role],
+        "kv_buffer_device": "cpu",
+        "engine_id": f"{role}-test",
+        "kv_connector_extra_config": settings | extra,
     }
+
+
+@contextmanager
+def start_pair(
+    model: Path, folder: Path, options: Mapping[str, Sequence[str]] | None = None, **extra: Any
+) -> Iterator[Pair]:
+    """`options` are those of the command line, per role; `extra` is the connector's extra config of both."""
     with ExitStack() as stack:
         started = [
             stack.enter_context(
                 engines.engine(
-                    name, model, core, folder, {**common, **role, "engine_id": f"{name}-test"}, wait=False
+                    role,
+                    model,
+                    core,
+                    folder,
+                    transfer(role, **extra),
+                    wait=False,
+                    options=(options or {}).get(role, ()),
                 )
             )
-            for core, (name, role) in enumerate(roles.items())
+            for core, role in enumerate(ROLES)
         ]
         for one in started:
             engines.wait_ready(one)

@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,13 +34,18 @@ class Engine:
     port: int
     log: Path
     process: subprocess.Popen[bytes]
+    side_port: int
+    lease_secret: str | None = None
 
-    def open(self, path: str, body: dict[str, Any]) -> Any:
+    def open(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """GET, or POST where there is a body."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}",
-            json.dumps(body).encode(),
+            None if body is None else json.dumps(body).encode(),
             {"Content-Type": "application/json", "X-Request-Id": "fixed"},
         )
+        if self.lease_secret is not None and path.startswith("/pd/"):
+            request.add_header("Authorization", f"Bearer {self.lease_secret}")
         return urllib.request.urlopen(request, timeout=60)
 
     def post(self, path: str, body: dict[str, Any]) -> tuple[int, str]:
@@ -73,6 +78,19 @@ class Engine:
     def metric(self, name: str) -> float:
         text = urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5).read().decode()
         return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
+
+    def leases(self, operation: str, *names: str) -> dict[str, dict[str, Any]]:
+        """The answers of POST /pd/leases/..., per lease."""
+        return self.ask(f"/pd/leases/{operation}", {"leases": names})["leases"]
+
+    def lease_counts(self) -> dict[str, int]:
+        with self.open("/pd/leases") as answer:
+            return json.load(answer)
+
+    def kill(self) -> None:
+        """All its processes at once, without a chance to say good-bye."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(10)
 
     def kv_used(self) -> float:
         return self.metric("vllm:kv_cache_usage_perc")
@@ -119,14 +137,18 @@ def engine(
     transfer: dict[str, Any] | None = None,
     environ: dict[str, str] | None = None,
     wait: bool = True,
+    options: Sequence[str] = (),
+    ports: tuple[int, int] | None = None,
 ) -> Iterator[Engine]:
-    port, log = free_port(), folder / f"{name}.log"
+    """`ports` are those of HTTP and of NIXL's handshake, for an engine that comes back where it was."""
+    (port, side), log = ports or (free_port(), free_port()), folder / f"{name}.log"
     arguments = [
         *("taskset", "-c", str(core), sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model)),
         *("--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port)),
         *("--dtype", "float32", "--block-size", "32", "--enforce-eager", "--max-num-seqs", "8"),
         *("--enable-prompt-tokens-details", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
     ]
+    arguments += options
     if transfer is not None:
         arguments += ["--kv-transfer-config", json.dumps(transfer)]
     settings = {
@@ -134,7 +156,7 @@ def engine(
         "VLLM_CPU_OMP_THREADS_BIND": str(core),
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
-        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),
+        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side),
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_LOG_STATS_INTERVAL": "1",
         "VLLM_NO_USAGE_STATS": "1",
@@ -151,7 +173,7 @@ def engine(
             start_new_session=True,
             preexec_fn=_die_with_parent,
         )
-    started = Engine(name, port, log, process)
+    started = Engine(name, port, log, process, side)
     try:
         if wait:
             wait_ready(started)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from pd_connector.admission import Admitted, Engine, admit
-from pd_connector.handle import Proof
+from pd_connector.blockids import pack
+from pd_connector.handle import Proof, seal
 from pd_connector.proof import Context, block_digests, prompt_digest
 
 CONTEXT = Context("model", 4)
@@ -25,6 +26,7 @@ def from_decode(**change: Any) -> dict[str, Any]:
         "remote_host": "h",
         "remote_port": 1,
         "remote_num_tokens": 20,
+        "pd_lease": "lease",
         "pd_proof": proof,
         **change,
     }
@@ -87,10 +89,11 @@ def test_readback_of_another_context_reads_nothing(change: dict[str, Any], expec
     [
         ({"pd_proof": None}, "no-proof"),
         ({"pd_proof": []}, "malformed-proof"),
-        ({"pd_proof": {"format": 2}}, "other-format"),
+        ({"pd_lease": ""}, "no-lease"),
+        ({"pd_proof": {"format": 1}}, "other-format"),
         ({"pd_proof": {"format": True}}, "other-format"),
-        ({"pd_proof": {"format": 1}}, "malformed-proof"),
-        ({"pd_proof": {"format": 1, "block_size": 4, "tokens": 20, "digests": "AAAA"}}, "malformed-proof"),
+        ({"pd_proof": {"format": 2}}, "malformed-proof"),
+        ({"pd_proof": {"format": 2, "block_size": 4, "tokens": 20, "digests": "AAAA"}}, "malformed-proof"),
         ({"remote_block_ids": [[1, 2]]}, "malformed-proof"),
     ],
     ids=str,
@@ -108,10 +111,12 @@ def test_readback_without_a_valid_proof_reads_nothing(change: dict[str, Any], ex
         ("remote_request_id", [None, 1]),
         ("remote_host", [None, 1]),
         ("remote_port", [None, "1", 0, 65536, True]),
-        ("remote_num_tokens", [None, "1", -1, 1.5]),
-        ("remote_block_ids", ["ab", {"a": 1}, [1], [["1"]], [[-1]], [[True]], [[1], [2]]]),
+        ("remote_num_tokens", [None, "1", -1, 1.5, 1 << 40]),
+        ("remote_block_ids", ["ab", {"a": 1}, [1], [["1"]], [[-1]], [[True]], [[1 << 31]], [[1], [2]]]),
+        ("pd_blocks", ["ab", [], {"a": 1}, [1], ["*"], ["AAAA"], [pack([1]), pack([2])], [pack([1])[:-4]]]),
         ("remote_blocks_expiry_time", ["1", True]),
-        ("tp_size", [0, "1", None]),
+        ("pd_lease", [1, None, "l" * 65]),
+        ("tp_size", [0, "1", None, 1 << 20]),
     ],
 )
 def test_a_malformed_handle_is_forgotten(name: str, values: list[Any]) -> None:
@@ -205,3 +210,45 @@ def test_both_directions_at_once_is_a_prefill() -> None:
     params = admit({**from_prefill(HISTORY), "do_remote_decode": True}, HISTORY, CONTEXT, ENGINE)
     assert not params["do_remote_prefill"]
     assert not params["remote_num_tokens"]
+
+
+def test_packed_blocks_are_what_vllm_gets_to_see() -> None:
+    sent = from_decode(remote_block_ids=[[]], remote_num_tokens=0, pd_blocks=[pack([9, 8, 7, 6, 5])])
+    params = admit(sent, HISTORY[:13], CONTEXT, ENGINE)
+    assert params["remote_block_ids"] == [[9, 8, 7]]
+    assert params["remote_num_tokens"] == 12
+    assert "pd_blocks" not in params
+    pulled = admit(
+        {**from_prefill(HISTORY), "remote_block_ids": [[]], "pd_blocks": [pack(range(6))]},
+        HISTORY,
+        CONTEXT,
+        ENGINE,
+    )
+    assert pulled.may_pull
+    assert pulled["remote_block_ids"] == [[0, 1, 2, 3, 4, 5]]
+
+
+def test_packed_blocks_alone_are_a_readback() -> None:
+    sent = from_decode(pd_blocks=[pack([5, 6, 7, 8, 9])])
+    del sent["remote_block_ids"]
+    assert reason(admit(sent, HISTORY, CONTEXT, ENGINE)) == "ok"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("pd_blocks", [pack([5, 6, 7, 8, 10])]),
+        ("tp_size", 2),
+        ("remote_engine_id", "e"),
+        ("remote_request_id", "s"),
+    ],
+)
+def test_an_edited_handle_has_another_seal(name: str, value: Any) -> None:
+    whole = from_decode(remote_block_ids=[[]], pd_blocks=[pack([5, 6, 7, 8, 9])], tp_size=1)
+    seals = []
+    for handle in (whole, {**whole, name: value}):
+        source = admit(handle, HISTORY, CONTEXT, ENGINE).source
+        assert source is not None
+        seals.append(source.seal)
+    assert seals[0] != seals[1]
+    assert seals[0] == seal(whole)

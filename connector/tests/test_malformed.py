@@ -7,6 +7,8 @@ import engines
 import pytest
 from conftest import Pair
 
+from pd_connector.blockids import pack, unpack
+
 pytestmark = pytest.mark.engine
 
 
@@ -29,12 +31,18 @@ def changed(handle: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 
 
 WRONG: dict[str, dict[str, Any]] = {
-    "no-blocks": {"remote_block_ids": None},
-    "fewer-blocks": {"remote_block_ids": [[1, 2]]},
-    "blocks-of-text": {"remote_block_ids": ["a"]},
-    "blocks-not-nested": {"remote_block_ids": [1, 2, 3]},
-    "two-groups": {"remote_block_ids": [[1, 2, 3], [4, 5, 6]]},
-    "negative-block": {"remote_block_ids": [[-1, 2, 3, 4, 5]]},
+    "no-blocks": {"remote_block_ids": None, "pd_blocks": None},
+    "fewer-blocks": {"pd_blocks": [pack([1, 2])]},
+    "fewer-blocks-listed": {"remote_block_ids": [[1, 2]], "pd_blocks": None},
+    "more-blocks": {"pd_blocks": [pack(range(1, 60))]},
+    "blocks-not-packed": {"pd_blocks": [[1, 2, 3]]},
+    "blocks-cut-off": {"pd_blocks": [pack(range(1, 6))[:8]]},
+    "blocks-without-end": {"pd_blocks": ["////////"]},
+    "no-packed-blocks": {"pd_blocks": None},
+    "blocks-of-text": {"remote_block_ids": ["a"], "pd_blocks": None},
+    "blocks-not-nested": {"remote_block_ids": [1, 2, 3], "pd_blocks": None},
+    "two-groups": {"remote_block_ids": [[1, 2, 3], [4, 5, 6]], "pd_blocks": None},
+    "negative-block": {"remote_block_ids": [[-1, 2, 3, 4, 5]], "pd_blocks": None},
     "no-engine": {"remote_engine_id": None},
     "engine-number": {"remote_engine_id": 5},
     "no-request": {"remote_request_id": None},
@@ -42,12 +50,14 @@ WRONG: dict[str, dict[str, Any]] = {
     "port-text": {"remote_port": "x"},
     "port-too-large": {"remote_port": 70000},
     "tp-zero": {"tp_size": 0},
+    "tp-odd": {"tp_size": 3},
+    "tp-many": {"tp_size": 4096},
     "expiry-text": {"remote_blocks_expiry_time": "soon"},
     "tokens-text": {"remote_num_tokens": "many"},
     "proof-text": {"pd_proof": "x"},
-    "proof-not-base64": {"pd_proof": {"format": 1, "block_size": 32, "tokens": 128, "digests": "*"}},
-    "proof-too-long": {"pd_proof": {"format": 1, "block_size": 32, "tokens": 1 << 40, "digests": ""}},
-    "block-size-zero": {"pd_proof": {"format": 1, "block_size": 0, "tokens": 128, "digests": ""}},
+    "proof-not-base64": {"pd_proof": {"format": 2, "block_size": 32, "tokens": 128, "digests": "*"}},
+    "proof-too-long": {"pd_proof": {"format": 2, "block_size": 32, "tokens": 1 << 40, "digests": ""}},
+    "block-size-zero": {"pd_proof": {"format": 2, "block_size": 0, "tokens": 128, "digests": ""}},
 }
 
 
@@ -60,12 +70,27 @@ def test_prefill_computes_what_a_wrong_handle_promised(
     assert pair.prefill.healthy()
 
 
-@pytest.mark.parametrize("case", WRONG)
+LIES = ("tp-odd", "tp-many")
+"""Well formed: only prefill can tell that they are not what it said."""
+
+
+@pytest.mark.parametrize("case", [case for case in WRONG if case not in LIES])
 def test_decode_computes_what_a_wrong_handle_promised(pair: Pair, prompt: list[int], case: str) -> None:
     handle = pair.prefill.complete(prompt, 1, engines.FIRST_TURN)["kv_transfer_params"]
     answer = pair.decode.complete(prompt, 4, changed(handle, WRONG[case]))
     assert engines.produced(answer) == pair.recompute(prompt, 4)
     assert pair.decode.healthy()
+
+
+@pytest.mark.parametrize("case", LIES)
+def test_decode_treats_a_lie_as_a_failed_pull(pair: Pair, prompt: list[int], case: str) -> None:
+    """And learns nothing from it: the next true handle is pulled."""
+    handle = pair.prefill.complete(prompt, 1, engines.FIRST_TURN)["kv_transfer_params"]
+    status, text = pair.decode.post(
+        "/v1/completions", engines.completion(prompt, 4, changed(handle, WRONG[case]))
+    )
+    assert status == 500, text
+    assert engines.produced(pair.decode.complete(prompt, 4, handle)) == pair.recompute(prompt, 4)
 
 
 @pytest.mark.parametrize(
@@ -136,18 +161,19 @@ def test_prefill_recomputes_when_decode_is_gone(
     engines.eventually(lambda: pair.prefill.metric("vllm:num_requests_waiting") == 0, "nothing waits")
 
 
-def test_prefill_recomputes_expired_blocks(pair: Pair, prompt: list[int], handle: dict[str, Any]) -> None:
-    handle["remote_blocks_expiry_time"] -= 1000
+def test_prefill_recomputes_blocks_that_decode_let_go(
+    pair: Pair, prompt: list[int], handle: dict[str, Any]
+) -> None:
+    assert pair.decode.leases("release", handle["pd_lease"])[handle["pd_lease"]]["ok"]
     first = pair.prefill.complete(prompt, 1, {**handle, **engines.FIRST_TURN})
     assert engines.produced(first) == pair.recompute(prompt, 1)
     assert first["kv_transfer_params"]["pd_read"] == 0
-    assert "Declining expired remote read" in pair.prefill.text()
 
 
 def test_prefill_recomputes_blocks_out_of_range(
     pair: Pair, prompt: list[int], handle: dict[str, Any]
 ) -> None:
-    handle["remote_block_ids"] = [[1_000_000 + i for i in handle["remote_block_ids"][0]]]
+    handle["pd_blocks"] = [pack([1_000_000 + i for i in unpack(handle["pd_blocks"][0])])]
     first = pair.prefill.complete(prompt, 1, {**handle, **engines.FIRST_TURN})
     assert engines.produced(first) == pair.recompute(prompt, 1)
     assert pair.prefill.healthy()

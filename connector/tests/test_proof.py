@@ -1,22 +1,32 @@
 """Digests: what they tell apart, and that their wire form is fixed."""
 
 import dataclasses
+import itertools
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pd_connector.proof import (
     BLOCK_DIGEST_BYTES,
+    MOST_DIGESTS,
+    TAIL_DIGESTS,
     Context,
     block_digests,
     common_blocks,
     decode,
     encode,
+    marks,
     prompt_digest,
 )
 
 CONTEXT = Context("model", 16)
 TOKENS = random.Random(0).sample(range(150_000), 100)
+
+
+def common(mine: bytes, theirs: bytes) -> int:
+    return common_blocks(mine, theirs, len(theirs) // BLOCK_DIGEST_BYTES)
 
 
 def test_only_whole_blocks_have_a_digest() -> None:
@@ -34,7 +44,7 @@ def test_digests_of_a_prefix_are_a_prefix() -> None:
 def test_one_changed_token_ends_the_common_blocks_there(place: int) -> None:
     changed = [*TOKENS[:place], TOKENS[place] + 1, *TOKENS[place + 1 :]]
     mine, theirs = block_digests(TOKENS, CONTEXT), block_digests(changed, CONTEXT)
-    assert common_blocks(mine, theirs) == place // 16
+    assert common(mine, theirs) == place // 16
 
 
 def test_blocks_that_agree_again_after_a_change_are_not_common() -> None:
@@ -45,7 +55,7 @@ def test_blocks_that_agree_again_after_a_change_are_not_common() -> None:
 
 def test_shifted_tokens_have_nothing_in_common() -> None:
     mine = block_digests(TOKENS, CONTEXT)
-    assert common_blocks(mine, block_digests(TOKENS[1:], CONTEXT)) == 0
+    assert common(mine, block_digests(TOKENS[1:], CONTEXT)) == 0
 
 
 @pytest.mark.parametrize(
@@ -61,7 +71,7 @@ def test_shifted_tokens_have_nothing_in_common() -> None:
 )
 def test_everything_of_the_context_counts(change: dict[str, object]) -> None:
     other = dataclasses.replace(CONTEXT, **change)  # type: ignore[arg-type]
-    assert common_blocks(block_digests(TOKENS, CONTEXT), block_digests(TOKENS, other)) == 0
+    assert common(block_digests(TOKENS, CONTEXT), block_digests(TOKENS, other)) == 0
     assert prompt_digest(TOKENS, CONTEXT) != prompt_digest(TOKENS, other)
 
 
@@ -72,8 +82,8 @@ def test_fields_do_not_run_into_each_other() -> None:
 
 def test_the_wire_form_does_not_change_unnoticed() -> None:
     """Engines of two releases compare these; another value needs another FORMAT."""
-    assert block_digests(range(32), CONTEXT).hex() == "990af11fd6076914ad10ef411915c439"
-    assert prompt_digest(range(20), CONTEXT).hex() == "4587df68ef3ef349a4ae6a6bf6a855bf"
+    assert block_digests(range(32), CONTEXT).hex() == "f1bf85f86dc96fa13bfc0d735584178a"
+    assert prompt_digest(range(20), CONTEXT).hex() == "d275edbad03891e97535cbb44776f241"
 
 
 def test_digests_travel_as_base64() -> None:
@@ -82,3 +92,31 @@ def test_digests_travel_as_base64() -> None:
     for wrong in ("*", "abc", "ä"):
         with pytest.raises(ValueError):
             decode(wrong)
+
+
+def test_up_to_1024_blocks_each_has_its_digest() -> None:
+    assert list(marks(1024)) == list(range(1, 1025))
+
+
+@pytest.mark.parametrize("blocks", [1025, 1100, 2047, 6250, 62_500, 1_000_000])
+def test_a_longer_history_has_no_more_digests_and_its_tail_is_exact(blocks: int) -> None:
+    places = list(marks(blocks))
+    assert len(places) <= MOST_DIGESTS
+    assert places == sorted(set(places))
+    assert places[-TAIL_DIGESTS:] == list(range(blocks - TAIL_DIGESTS + 1, blocks + 1))
+    stride = places[0]
+    assert stride <= -(-blocks // 900)
+    assert all(b - a <= stride for a, b in itertools.pairwise(places) if b <= blocks - TAIL_DIGESTS)
+
+
+@given(st.integers(0, 3000), st.integers(1, 4), st.integers(0, 12_000))
+def test_common_never_exceeds_what_is_equal_and_loses_less_than_a_stride(
+    blocks: int, size: int, edit: int
+) -> None:
+    context = Context("model", size)
+    history = list(range(blocks * size))
+    prompt = [*history[:edit], 70_000, *history[edit + 1 :]]
+    found = common_blocks(block_digests(prompt, context, blocks), block_digests(history, context), blocks)
+    same = min(edit // size, blocks)
+    assert found <= same
+    assert found == max((mark for mark in marks(blocks) if mark <= same), default=0)

@@ -47,7 +47,7 @@ def second_turn(pair: Pair, prompt: list[int], handle: dict[str, Any], **more: A
 
 def test_exact_continuation_reads_all_whole_blocks(pair: Pair) -> None:
     turn = FirstTurn(pair, 1)
-    assert turn.handle["remote_num_tokens"] == 224
+    assert turn.handle["pd_proof"]["tokens"] == 224
     fields = second_turn(pair, turn.all + engines.words(30, 2), turn.handle)
     assert (fields["held"], fields["common"], fields["read"], fields["reason"]) == ("224", "224", "224", "ok")
 
@@ -120,7 +120,7 @@ def test_proof_taken_away_reads_nothing(pair: Pair) -> None:
 
 def test_handle_of_another_format_reads_nothing(pair: Pair) -> None:
     turn = FirstTurn(pair, 20)
-    turn.handle["pd_proof"]["format"] = 2
+    turn.handle["pd_proof"]["format"] = 1
     fields = second_turn(pair, turn.all + engines.words(30, 21), turn.handle)
     assert (fields["read"], fields["reason"]) == ("0", "other-format")
 
@@ -152,5 +152,5 @@ def test_retokenised_chat_reply(pair: Pair) -> None:
     fields = second_turn(pair, prompt, handle)
     own = first["prompt_token_ids"] + reply["choices"][0]["token_ids"]
     same = next((i for i, (a, b) in enumerate(zip(own, prompt, strict=False)) if a != b), len(own))
-    assert int(fields["common"]) == min(same // 32 * 32, handle["remote_num_tokens"])
+    assert int(fields["common"]) == min(same // 32 * 32, handle["pd_proof"]["tokens"])
     assert int(fields["read"]) > 0

@@ -1,6 +1,7 @@
 """What an engine does at start: refuse rather than serve unsafely; and the option left off."""
 
 import os
+import re
 import subprocess
 import sys
 from logging import getLogger
@@ -9,7 +10,7 @@ from typing import Any
 
 import engines
 import pytest
-from conftest import Pair
+from conftest import Pair, transfer
 
 pytestmark = pytest.mark.engine
 
@@ -50,10 +51,10 @@ def test_the_override_lets_it_go_on() -> None:
 
 
 def test_a_connector_without_its_plugin_stops_the_start(model: Path, tmp_path: Path) -> None:
-    transfer = {**engines.CONNECTOR, "kv_role": "kv_both", "kv_buffer_device": "cpu"}
+    settings = {**engines.CONNECTOR, "kv_role": "kv_both", "kv_buffer_device": "cpu"}
     with (
         pytest.raises(AssertionError, match="unplugged did not start"),
-        engines.engine("unplugged", model, 0, tmp_path, transfer, {"VLLM_PLUGINS": ""}),
+        engines.engine("unplugged", model, 0, tmp_path, settings, {"VLLM_PLUGINS": ""}),
     ):
         pytest.fail("it serves")
     assert "its vLLM plugin was not loaded" in (tmp_path / "unplugged.log").read_text()
@@ -104,11 +105,31 @@ def test_prefill_without_the_option_computes(pair: Pair, model: Path, tmp_path: 
     prompt = engines.words(150, 99)
     handle = pair.decode.complete(prompt, 40, {"pd_retain": True})["kv_transfer_params"]
     extra = {"backends": ["UCX"]}
-    transfer = {**engines.CONNECTOR, "kv_role": "kv_producer", "kv_buffer_device": "cpu"}
-    transfer["kv_connector_extra_config"] = extra
-    with engines.engine("one-way", model, 0, tmp_path, transfer) as one_way:
+    settings = {**engines.CONNECTOR, "kv_role": "kv_producer", "kv_buffer_device": "cpu"}
+    settings["kv_connector_extra_config"] = extra
+    with engines.engine("one-way", model, 0, tmp_path, settings) as one_way:
         first = one_way.complete(prompt, 1, {**handle, **engines.FIRST_TURN})
         assert engines.produced(first) == pair.recompute(prompt, 1)
         assert "reason=bidirectional-off" in one_way.text()
         second = pair.decode.complete(prompt, 4, first["kv_transfer_params"])
         assert engines.produced(second) == pair.recompute(prompt, 4)
+
+
+def test_an_automatic_threshold_is_measured_and_told(pair: Pair, model: Path, tmp_path: Path) -> None:
+    settings = transfer("prefill", kv_recompute_threshold="auto")
+    with engines.engine("auto", model, 0, tmp_path, settings) as auto:
+        for seed in range(8):
+            prompt = engines.words(400, 700 + seed)
+            handle = pair.decode.complete(prompt, 4, {"pd_retain": True})["kv_transfer_params"]
+            more = [*prompt, *engines.words(100, 800 + seed)]
+            first = auto.complete(more, 1, {**handle, **engines.FIRST_TURN})
+            assert engines.produced(first) == pair.recompute(more, 1)
+            pair.decode.leases("release", handle["pd_lease"])
+        said = re.search(r"kv_recompute_threshold=(\d+) tokens (.*)", auto.text())
+        assert said, "the figures were logged"
+        figures = {name: float(value) for name, value in re.findall(r"(\w+)=(\S+)", said[2])}
+        assert len(figures) == 4
+        assert 0 < figures["prefill_ms_per_token"] < 100
+        assert figures.pop("read_overhead_ms") >= 0
+        assert all(value > 0 for value in figures.values()), figures
+        assert auto.metric("pd_connector:kv_recompute_threshold_tokens{") >= 1

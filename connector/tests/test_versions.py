@@ -2,7 +2,7 @@
 
 import pytest
 
-from pd_connector.versions import OVERRIDE, RefusedError, check, judge, require
+from pd_connector.versions import NOTES, OVERRIDE, RefusedError, check, judge, require
 
 
 @pytest.mark.parametrize(
@@ -10,7 +10,9 @@ from pd_connector.versions import OVERRIDE, RefusedError, check, judge, require
     [
         ("0.29.0", "tested"),
         ("0.29.0+cpu", "tested"),
+        ("0.32.0+cpu", "tested"),
         ("0.29.1", "expected"),
+        ("0.32.1", "expected"),
         ("0.21.0", "expected"),
         ("0.33.0", "expected"),
         ("0.33.5", "expected"),
@@ -29,7 +31,7 @@ def test_a_tested_version_says_nothing() -> None:
 
 
 def test_an_expected_version_warns() -> None:
-    assert "not tested" in str(check("0.32.0", {}))
+    assert "not tested" in str(check("0.31.0", {}))
 
 
 @pytest.mark.parametrize("version", ["0.20.0", "0.34.0", "dev"])
@@ -45,3 +47,9 @@ def test_a_part_that_lacks_what_is_relied_on_is_refused() -> None:
     require("text", ["upper"])
     with pytest.raises(RefusedError, match="str of this vLLM has no a, b"):
         require("text", ["upper", "a", "b"])
+
+
+def test_every_minor_version_of_the_range_has_its_note() -> None:
+    assert list(NOTES) == [(0, minor) for minor in range(21, 34)]
+    for minor in range(21, 34):
+        assert NOTES[(0, minor)] in str(check(f"0.{minor}.9", {}))

@@ -8,8 +8,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pd_connector.handle import REMOTE_MEMBERS, RETAIN, Handle, HandleError, Proof
-from pd_connector.proof import BLOCK_DIGEST_BYTES, Context, block_digests, common_blocks, prompt_digest
+from pd_connector.handle import (
+    BLOCKS,
+    REMOTE_MEMBERS,
+    RETAIN,
+    Handle,
+    HandleError,
+    Proof,
+    released_leases,
+    seal,
+)
+from pd_connector.proof import (
+    BLOCK_DIGEST_BYTES,
+    Context,
+    block_digests,
+    common_blocks,
+    marks,
+    prompt_digest,
+)
 
 
 @dataclass(frozen=True)
@@ -25,6 +41,9 @@ class Engine:
     """All layers keep all tokens: no sliding window, no recurrent state."""
     host_buffer: bool = False
     context_parallel: bool = False
+    identifier: str = ""
+    sibling: bool = False
+    """This one request is the second or a later choice (`n`) of one that a client sent."""
     barred: str | None = None
     """Why this one request must be computed whole, whatever the engine could do."""
 
@@ -51,6 +70,14 @@ class Decision:
     common: int = 0
 
 
+@dataclass(frozen=True)
+class Source:
+    """The lease under which the other engine holds the blocks, and what the handle said of them."""
+
+    lease: str
+    seal: str
+
+
 class Admitted(dict[str, Any]):
     """Checked parameters. A type of its own, so that no client can claim to have been checked."""
 
@@ -61,6 +88,10 @@ class Admitted(dict[str, Any]):
     """Keep the blocks when the request is finished and answer with a handle."""
     read: int = 0
     """Tokens whose KV comes from the other engine."""
+    release: Sequence[str] = ()
+    """Leases of this engine that the request lets go of."""
+    source: Source | None = None
+    """Whom to ask before the blocks are read."""
     local: int = 0
     """Tokens of the engine's own prefix cache at the time of the decision."""
 
@@ -70,13 +101,19 @@ def admit(raw: Mapping[str, Any], prompt: Sequence[int] | None, context: Context
     # Members with a leading underscore are the engine's own notes to itself.
     params = Admitted((name, value) for name, value in raw.items() if not name.startswith("_"))
     prefill_wanted = bool(params.get("do_remote_prefill"))
+    params.release = released_leases(params)
     params["do_remote_decode"] = bool(params.get("do_remote_decode"))
     params["do_remote_prefill"] = False
     if params["do_remote_decode"]:
-        if params.get("remote_block_ids"):
+        if params.get("remote_block_ids") or params.get(BLOCKS):
             params.decision = _admit_readback(params, prompt, context, engine)
         else:
             _forget_remote(params)
+    elif prefill_wanted and engine.sibling:
+        # The first choice pulls, and prefill then frees its blocks; the others compute what they do not find.
+        _forget_remote(params)
+        params.decision = Decision("pull", "other-choice")
+        params.retain = engine.bidirectional and engine.decodes and params.get(RETAIN) is not False
     elif prefill_wanted:
         params.decision = _admit_pull(params, prompt, context, engine)
         # Unless the sender says that nobody will come back for them.
@@ -97,29 +134,35 @@ def _admit_readback(
     handle = _read_handle("readback", params, engine)
     if isinstance(handle, Decision):
         return handle
-    common, reason = 0, engine.obstacle() or ""
+    common, held, reason = 0, 0, engine.obstacle() or ""
     if not reason:
         try:
-            common = _proven_blocks(handle, Proof.of(params), prompt, context)
+            proof = Proof.of(params)
+            held = proof.tokens
+            common = _proven_blocks(handle, proof, prompt, context)
             reason = "ok" if common else "other-tokens"
         except HandleError as error:
             reason = error.args[0]
     # With no common block the ids stay: vLLM then reads nothing and tells decode to free its blocks.
     params["remote_num_tokens"] = common * context.block_size
-    params["remote_block_ids"] = [handle.groups[0][:common]] if common else handle.groups
-    return Decision("readback", reason, handle.tokens, common * context.block_size)
+    if common:
+        params["remote_block_ids"] = [handle.groups[0][:common]]
+    return Decision("readback", reason, held, common * context.block_size)
 
 
 def _proven_blocks(handle: Handle, proof: Proof, prompt: Sequence[int] | None, context: Context) -> int:
     size = context.block_size
+    if not handle.lease:
+        raise HandleError("no-lease")
     if proof.block_size != size:
         raise HandleError("other-block-size")
     blocks = proof.tokens // size
-    if len(proof.digests) != blocks * BLOCK_DIGEST_BYTES or blocks > len(handle.groups[0]):
+    # Compared first: the marks of a hostile number of blocks would not fit into memory.
+    if blocks != len(handle.groups[0]) or len(proof.digests) != len(marks(blocks)) * BLOCK_DIGEST_BYTES:
         raise HandleError("malformed-proof")
     if prompt is None:
         raise HandleError("no-token-ids")
-    return common_blocks(block_digests(prompt[: proof.tokens], context), proof.digests)
+    return common_blocks(block_digests(prompt[: proof.tokens], context, blocks), proof.digests, blocks)
 
 
 def _admit_pull(params: Admitted, prompt: Sequence[int] | None, context: Context, engine: Engine) -> Decision:
@@ -143,6 +186,8 @@ def _prove_prompt(
 ) -> None:
     if engine.barred:
         raise HandleError(engine.barred)
+    if not handle.lease:
+        raise HandleError("no-lease")
     if prompt is None:
         raise HandleError("no-token-ids")
     # Elsewhere the number of blocks is the model's affair: windows and states are not kept whole.
@@ -161,11 +206,17 @@ def _read_handle(event: str, params: Admitted, engine: Engine) -> Handle | Decis
     try:
         handle = Handle.of(params)
         held = handle.tokens
+        if params["remote_engine_id"] == engine.identifier:
+            raise HandleError("own-engine")
         if len(handle.groups) != engine.groups:
             raise HandleError("other-groups")
     except HandleError as error:
         _forget_remote(params)
         return Decision(event, error.args[0], held)
+    params.source = Source(handle.lease, seal(params))
+    # vLLM knows only its own member.
+    params["remote_block_ids"] = handle.groups
+    params.pop(BLOCKS, None)
     return handle
 
 

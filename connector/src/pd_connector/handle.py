@@ -4,14 +4,23 @@ A member of the wrong type, or too few block ids, would otherwise end the engine
 deep in the connector. Pure: no vLLM.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, TypeGuard
 
-from pd_connector import proof
+from pd_connector import blockids, proof
 
 PROOF = "pd_proof"
 """The member that says which tokens the blocks hold."""
+BLOCKS = "pd_blocks"
+"""The block ids as text, one list per KV cache group (`blockids`); in its presence `remote_block_ids` is
+empty."""
+LEASE = "pd_lease"
+"""The name of the lease under which the blocks are held; whoever knows it may renew, claim and release it."""
+RELEASE = "pd_release"
+"""In a request to decode: leases that it may let go of."""
 RETAIN = "pd_retain"
 """True: a plain request asks decode to keep its blocks and answer with a handle. False, beside prefill's
 handle: decode need not keep the blocks of this turn, which it does otherwise."""
@@ -20,6 +29,8 @@ READ = "pd_read"
 
 REMOTE_MEMBERS = (
     "remote_block_ids",
+    BLOCKS,
+    LEASE,
     "remote_engine_id",
     "remote_request_id",
     "remote_host",
@@ -28,6 +39,14 @@ REMOTE_MEMBERS = (
     "remote_blocks_expiry_time",
     PROOF,
 )
+
+
+_SEALED = (BLOCKS, PROOF, "remote_engine_id", "remote_request_id", "tp_size", "dcp_size", "pp_size")
+MOST_LEASES = 1024
+MOST_LEASE_NAME = 64
+MOST_RANKS = 4096
+MOST_GROUPS = 256
+"""More of any is no engine and no router, only work."""
 
 
 class HandleError(ValueError):
@@ -40,6 +59,8 @@ class Handle:
 
     groups: list[list[int]]
     tokens: int
+    lease: str
+    """Empty where there is none: then nothing is read."""
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> "Handle":
@@ -50,20 +71,57 @@ class Handle:
         if not _is_count(params.get("remote_port")) or not 0 < params["remote_port"] < 65536:
             raise HandleError("remote_port")
         for name in ("tp_size", "dcp_size", "pp_size"):
-            if name in params and not (_is_count(params[name]) and params[name] > 0):
+            if name in params and not (_is_count(params[name]) and 0 < params[name] <= MOST_RANKS):
                 raise HandleError(name)
         expiry = params.get("remote_blocks_expiry_time")
         if expiry is not None and (isinstance(expiry, bool) or not isinstance(expiry, int | float)):
             raise HandleError("remote_blocks_expiry_time")
-        groups = params.get("remote_block_ids")
-        if not isinstance(groups, list | tuple) or not groups:
-            raise HandleError("remote_block_ids")
-        for group in groups:
-            if not isinstance(group, list | tuple) or not all(map(_is_count, group)):
-                raise HandleError("remote_block_ids")
-        if not _is_count(params.get("remote_num_tokens")):
+        groups = _groups(params)
+        tokens = params.get("remote_num_tokens")
+        if not _is_count(tokens) or tokens >= 1 << blockids.ID_BITS:
             raise HandleError("remote_num_tokens")
-        return cls([list(group) for group in groups], params["remote_num_tokens"])
+        lease = params.get(LEASE, "")
+        if not isinstance(lease, str) or len(lease) > MOST_LEASE_NAME:
+            raise HandleError(LEASE)
+        return cls(groups, tokens, lease)
+
+
+def _groups(params: Mapping[str, Any]) -> list[list[int]]:
+    packed = params.get(BLOCKS)
+    if packed is not None:
+        if not isinstance(packed, list | tuple) or not packed or len(packed) > MOST_GROUPS:
+            raise HandleError(BLOCKS)
+        try:
+            return [blockids.unpack(text) for text in packed]
+        except (ValueError, TypeError) as error:
+            raise HandleError(BLOCKS) from error
+    groups = params.get("remote_block_ids")
+    if not isinstance(groups, list | tuple) or not groups:
+        raise HandleError("remote_block_ids")
+    for group in groups:
+        if not isinstance(group, list | tuple) or not all(map(_is_block_id, group)):
+            raise HandleError("remote_block_ids")
+    return [list(group) for group in groups]
+
+
+def seal(params: Mapping[str, Any]) -> str:
+    """Digest of what a handle says of its blocks and their engine. The holder compares it with its own: a
+    handle put together from two, or edited, is no handle of any lease."""
+    parts = [params.get(name) for name in _SEALED]
+    return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def released_leases(params: Mapping[str, Any]) -> list[str]:
+    """The leases that a request lets go of; what is no list of names names none."""
+    found = params.get(RELEASE)
+    if not isinstance(found, list | tuple) or len(found) > MOST_LEASES:
+        return []
+    return [name for name in found if isinstance(name, str)]
+
+
+def to_wire(groups: Sequence[Sequence[int]]) -> list[str]:
+    """The value of the `pd_blocks` member."""
+    return [blockids.pack(group) for group in groups]
 
 
 @dataclass(frozen=True)
@@ -104,3 +162,7 @@ class Proof:
 
 def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_block_id(value: object) -> bool:
+    return _is_count(value) and value < 1 << blockids.ID_BITS

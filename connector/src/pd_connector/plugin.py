@@ -1,6 +1,7 @@
 """Where vLLM enters: the `vllm.general_plugins` entry point, called once in every process of an engine."""
 
 import os
+from typing import Any
 
 from pd_connector import versions
 
@@ -22,9 +23,15 @@ def register() -> None:
     if warning and not _registered:
         logger.warning("pd-connector: %s", warning)
 
-    from pd_connector import streaming
+    from vllm.engine.arg_utils import EngineArgs
+
+    from pd_connector import engineconfig, idle, routes, streaming
 
     streaming.install(logger)
+    engineconfig.install(EngineArgs, logger)
+    routes.install(_server_router(), logger)
+    _prepare_core(logger)
+    idle.worker_rest.install(_spin_condition())
     # The stock classes pull without proof; whoever leaves out the module path still gets ours.
     for name in ("NixlConnector", "NixlPullConnector"):
         if name in KVConnectorFactory._registry:
@@ -39,6 +46,31 @@ def require_registered() -> None:
             "pd-connector: its connector was configured but its vLLM plugin was not loaded, so streams would "
             "carry no KV handle. Add pd_connector to VLLM_PLUGINS, or unset VLLM_PLUGINS."
         )
+
+
+def _prepare_core(logger: Any) -> None:
+    from vllm.v1.engine.core import EngineCore, EngineCoreProc
+
+    from pd_connector import idle, routes
+
+    routes.add_utility(EngineCore)
+    idle.install(EngineCoreProc, logger)
+
+
+def _server_router() -> Any:
+    """Any router that vLLM's server always includes: routes added to it before are included with it.
+
+    vLLM's own `vllm.endpoint_plugins` would need VLLM_PLUGINS set by everybody, and exist only from 0.29 on.
+    """
+    from vllm.entrypoints.serve.instrumentator.health import router
+
+    return router
+
+
+def _spin_condition() -> Any:
+    from vllm.distributed.device_communicators import shm_broadcast
+
+    return getattr(shm_broadcast, "SpinCondition", None)
 
 
 def _connector_class() -> type:

@@ -13,10 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-FORMAT = 1
+FORMAT = 2
 """Version of everything below; an engine reads only handles of its own."""
 BLOCK_DIGEST_BYTES = 8
 PROMPT_DIGEST_BYTES = 16
+MOST_DIGESTS = 1024
+"""Of one handle. Up to so many blocks each has its own digest."""
+TAIL_DIGESTS = 64
+"""In a longer history the last blocks have their own, for turns that edit the end; the others share."""
 
 
 @dataclass(frozen=True)
@@ -35,16 +39,28 @@ class Context:
         return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def block_digests(tokens: Sequence[int], context: Context) -> bytes:
-    """One digest per whole block, each over all tokens up to that block's end, joined."""
-    size = context.block_size
+def marks(blocks: int) -> Sequence[int]:
+    """After how many blocks there is a digest, in a history of so many whole blocks. Ascending."""
+    if blocks <= MOST_DIGESTS:
+        return range(1, blocks + 1)
+    shared = blocks - TAIL_DIGESTS
+    stride = -(-shared // (MOST_DIGESTS - TAIL_DIGESTS))
+    return [*range(stride, shared + 1, stride), *range(shared + 1, blocks + 1)]
+
+
+def block_digests(tokens: Sequence[int], context: Context, blocks: int | None = None) -> bytes:
+    """The digest at each mark of a history of `blocks` (default: of these tokens), each over all tokens
+    up to the mark, joined. Marks beyond the tokens are left out."""
+    step = context.block_size * 4
     running = blake2b(context.salt(), digest_size=BLOCK_DIGEST_BYTES)
-    digests = []
-    packed = _pack(tokens)
-    step = size * 4
-    for end in range(step, len(packed) + 1, step):
-        running.update(packed[end - step : end])
+    packed = memoryview(_pack(tokens))
+    digests, start = [], 0
+    for mark in marks(len(packed) // step if blocks is None else blocks):
+        if mark * step > len(packed):
+            break
+        running.update(packed[start : mark * step])
         digests.append(running.digest())
+        start = mark * step
     return b"".join(digests)
 
 
@@ -53,15 +69,16 @@ def prompt_digest(tokens: Sequence[int], context: Context) -> bytes:
     return blake2b(context.salt() + _pack(tokens), digest_size=PROMPT_DIGEST_BYTES).digest()
 
 
-def common_blocks(mine: bytes, theirs: bytes) -> int:
-    """How many leading blocks agree."""
+def common_blocks(mine: bytes, theirs: bytes, blocks: int) -> int:
+    """How many leading blocks are proven equal, of a history of so many blocks with digests `theirs`."""
     width = BLOCK_DIGEST_BYTES
-    most = min(len(mine), len(theirs)) // width
-    for block in range(most):
-        place = slice(block * width, (block + 1) * width)
-        if mine[place] != theirs[place]:
-            return block
-    return most
+    common = 0
+    for place, mark in enumerate(marks(blocks)):
+        digest = mine[place * width : (place + 1) * width]
+        if len(digest) < width or digest != theirs[place * width : (place + 1) * width]:
+            break
+        common = mark
+    return common
 
 
 def encode(digests: bytes) -> str:

@@ -9,11 +9,28 @@ from typing import Literal
 
 Version = tuple[int, int, int]
 
-TESTED: frozenset[Version] = frozenset({(0, 29, 0)})
+TESTED: frozenset[Version] = frozenset({(0, 29, 0), (0, 32, 0)})
 """Every test of this distribution ran on real engines of these."""
-EXPECTED_FROM: Version = (0, 21, 0)
+NOTES: Mapping[tuple[int, int], str] = {
+    (0, 21): "parts compared; an idle engine does not step, so its leases end with its next request; a dead "
+    "peer's memory stays mapped; the reader does not check an expiry of its own",
+    (0, 22): "parts compared; as 0.21",
+    (0, 23): "not compared; as 0.22, by its neighbours",
+    (0, 24): "parts compared; the reader does not check an expiry of its own",
+    (0, 25): "not compared; as its neighbours",
+    (0, 26): "parts compared; an earlier release of this plugin ran on one H200",
+    (0, 27): "not compared; as its neighbours",
+    (0, 28): "not compared; as its neighbours",
+    (0, 29): "0.29.0 is tested",
+    (0, 30): "not compared; as its neighbours",
+    (0, 31): "parts compared",
+    (0, 32): "0.32.0 is tested; vLLM itself forgets replaced peers and asks before it preempts",
+    (0, 33): "source read, not run; vLLM streams the handle itself, so the plugin leaves streams alone",
+}
+"""What is known of each minor version. Compared parts: all names that the plugin relies on exist there."""
+EXPECTED_FROM: Version = (*min(NOTES), 0)
 """The first version whose NIXL connector can transfer in both directions."""
-EXPECTED_BELOW: Version = (0, 34, 0)
+EXPECTED_BELOW: Version = (0, max(NOTES)[1] + 1, 0)
 """The first version whose source nobody has compared with what the plugin relies on."""
 OVERRIDE = "PD_CONNECTOR_ALLOW_UNTESTED"
 """Environment variable; the value 1 turns a refusal by version into a warning."""
@@ -49,7 +66,8 @@ def check(text: str, environ: Mapping[str, str]) -> str | None:
         return None
     tested = ", ".join(".".join(map(str, version)) for version in sorted(TESTED))
     if verdict == "expected":
-        return f"vLLM {text} is not tested with this plugin (tested: {tested}); its source was compared"
+        note = NOTES[(parse(text) or EXPECTED_FROM)[:2]]
+        return f"vLLM {text} is not tested with this plugin (tested: {tested}). {note}"
     span = f"{'.'.join(map(str, EXPECTED_FROM))} up to, not including, {'.'.join(map(str, EXPECTED_BELOW))}"
     if environ.get(OVERRIDE) == "1":
         return f"vLLM {text} is outside {span}; going on because {OVERRIDE}=1"

@@ -1,0 +1,100 @@
+"""The worker's half of a read: ask the holder first, let vLLM read, and distrust a read that took too long.
+
+`NixlConnector.start_load_kv` passes every step's metadata through `Gate.admit` before vLLM sees it.
+"""
+
+import time
+from concurrent.futures import Future, wait
+from typing import Any, NamedTuple
+
+from pd_connector.leases import CLAIM_SECONDS
+from pd_connector.peers import forget_older_starts
+from pd_connector.sidechannel import Asker, Question
+
+PATIENCE_SECONDS = 0.003
+"""How long a step waits for answers. Later ones let the read start with a later step."""
+_MARGIN_SECONDS = 1.0
+
+
+class _Asked(NamedTuple):
+    meta: Any
+    answer: "Future[bool]"
+    since: float
+
+
+class Gate:
+    """Holds back the reads of requests until the engine that has the blocks agrees."""
+
+    def __init__(self, worker: Any, asker: Asker) -> None:
+        self._worker = worker
+        self._asker = asker
+        self._asked: dict[str, _Asked] = {}
+        self._late_after: dict[str, float] = {}
+        self._stock_pop = worker._pop_done_transfers
+        worker._pop_done_transfers = self._pop_done_transfers
+
+    def admit(self, receive: dict[str, Any], questions: dict[str, Question]) -> None:
+        """`receive` is vLLM's reqs_to_recv of this step: what must wait is taken out, what was agreed to is
+        put in. A refused read is a failed one, which vLLM's policy then treats."""
+        fresh = []
+        for request, question in questions.items():
+            if request in receive:
+                answer = self._asker.ask(question)
+                self._asked[request] = _Asked(receive.pop(request), answer, time.monotonic())
+                fresh.append(answer)
+        if fresh:
+            wait(fresh, timeout=PATIENCE_SECONDS)
+        for request, asked in list(self._asked.items()):
+            if asked.answer.done():
+                del self._asked[request]
+                self._settle(request, asked, receive)
+
+    def _settle(self, request: str, asked: _Asked, receive: dict[str, Any]) -> None:
+        if asked.answer.exception() is None and asked.answer.result():
+            if any(asked.meta.local_block_ids):
+                self._late_after[request] = asked.since + CLAIM_SECONDS - _MARGIN_SECONDS
+            # Its lease is proven alive; what the handle says of its time may be older.
+            asked.meta.remote.blocks_expiry_time = None
+            receive[request] = asked.meta
+            forget_older_starts(self._worker, asked.meta.remote.engine_id)
+            return
+        # Without blocks of its own the request only wanted to have the holder let go; it must not.
+        if any(asked.meta.local_block_ids):
+            self._worker._recving_metadata[request] = asked.meta
+            fail(self._worker, request)
+
+    def _pop_done_transfers(self, transfers: dict[str, list[int]]) -> Any:
+        """What vLLM answers: the requests that are done, from 0.32 on a pair with those that failed."""
+        answer = self._stock_pop(transfers)
+        for request in answer[0] if isinstance(answer, tuple) else answer:
+            late_after = self._late_after.pop(request, None)
+            if late_after is not None and time.monotonic() > late_after:
+                # Nothing protected the blocks any longer when the last of them were read.
+                fail(self._worker, request)
+        return answer
+
+
+def fail(worker: Any, request: str) -> None:
+    """The request's read has failed; the worker reports it with its next results."""
+    if hasattr(worker, "_recv_failures"):
+        worker._failed_recv_reqs.put(request)
+    else:
+        # Until 0.31 this also says which blocks are worth nothing.
+        worker._handle_failed_transfer(request, None)
+
+
+def set_deadlines(worker: Any, deadlines: dict[str, float], scheduler_clock: float) -> None:
+    """Tell the worker until when it keeps which request's blocks; 0 is at once.
+
+    vLLM's worker releases expired blocks from the front and stops at the first that is not, so its list is
+    kept in order. The clocks of two machines differ: `scheduler_clock` is the scheduler's now, or 0.
+    """
+    now = time.perf_counter()
+    waiting = worker._reqs_to_send
+    for request, deadline in deadlines.items():
+        if request in waiting:
+            ahead = now - scheduler_clock if scheduler_clock else 0.0
+            # A heartbeat may have said later.
+            waiting[request] = max(waiting[request], deadline + ahead) if deadline else 0.0
+    if len(waiting) > 1:
+        worker._reqs_to_send = dict(sorted(waiting.items(), key=lambda entry: entry[1]))

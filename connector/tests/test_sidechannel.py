@@ -1,0 +1,116 @@
+"""Questions and answers between engines, over real sockets."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+zmq = pytest.importorskip("zmq")
+
+from pd_connector.sidechannel import MARK, AnsweringSocket, Asker, Question, answering, serving  # noqa: E402
+
+
+@contextlib.contextmanager
+def stock_socket(kind: Any, path: str) -> Iterator[Any]:
+    """As vLLM opens its listener's."""
+    with zmq.Context() as context, context.socket(kind) as socket:
+        socket.bind(path)
+        yield socket
+
+
+class Holder:
+    """An engine's listener: questions are answered beside whatever else comes."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, str]] = []
+        self.passed: list[bytes] = []
+        self.port = 0
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+
+    def __enter__(self) -> "Holder":
+        self._thread.start()
+        assert self._ready.wait(5)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with zmq.Context() as context, context.socket(zmq.REQ) as socket:
+            socket.connect(f"tcp://127.0.0.1:{self.port}")
+            socket.send(b"end")
+            assert socket.recv() == b"stock"
+        self._thread.join(5)
+
+    def _answer(self, lease: str, reader: str, seal: str) -> bool:
+        self.asked.append((lease, reader, seal))
+        return lease == "good"
+
+    def _listen(self) -> None:
+        opener = answering(answering(stock_socket))
+        with serving(self._answer), opener(zmq.ROUTER, "tcp://127.0.0.1:*") as socket:
+            assert isinstance(socket, AnsweringSocket)
+            self.port = int(socket.getsockopt(zmq.LAST_ENDPOINT).rsplit(b":", 1)[1])
+            self._ready.set()
+            while b"end" not in self.passed:
+                identity, _, message = socket.recv_multipart()
+                self.passed.append(message)
+                socket.send_multipart((identity, b"", b"stock"))
+
+
+@pytest.fixture
+def holder() -> Iterator[Holder]:
+    with Holder() as started:
+        yield started
+
+
+@pytest.fixture
+def asker() -> Iterator[Asker]:
+    made = Asker()
+    yield made
+    made.close()
+
+
+def test_a_question_gets_the_books_answer(holder: Holder, asker: Asker) -> None:
+    answers = [
+        asker.ask(Question("127.0.0.1", holder.port, lease, "r", "s")) for lease in ("good", "bad", "good")
+    ]
+    assert [answer.result(5) for answer in answers] == [True, False, True]
+    assert sorted(holder.asked) == [("bad", "r", "s"), ("good", "r", "s"), ("good", "r", "s")]
+
+
+def test_an_engine_that_is_gone_is_a_no(asker: Asker) -> None:
+    with zmq.Context() as context, context.socket(zmq.REP) as probe:
+        port = probe.bind_to_random_port("tcp://127.0.0.1")
+    assert not asker.ask(Question("127.0.0.1", port, "good", "r", "s")).result(10)
+    assert not asker.ask(Question("no such host", port, "good", "r", "s")).result(10)
+
+
+@pytest.mark.parametrize("message", [b"", b"[", b'"text"', b"[1,2,3]", b'["good"]', b"[" * 5000, b"\xff"])
+def test_a_malformed_question_is_a_no(holder: Holder, message: bytes) -> None:
+    with zmq.Context() as context, context.socket(zmq.REQ) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(f"tcp://127.0.0.1:{holder.port}")
+        socket.send(MARK + message)
+        assert socket.recv() == b"0"
+    assert holder.asked == []
+
+
+def test_frames_of_another_shape_are_dropped(holder: Holder, asker: Asker) -> None:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(f"tcp://127.0.0.1:{holder.port}")
+        socket.send_multipart((b"", b"a", b"b", b"c"))
+        socket.send(b"alone")
+        assert asker.ask(Question("127.0.0.1", holder.port, "good", "r", "s")).result(5)
+    assert holder.passed == []
+
+
+def test_a_socket_of_another_thread_is_left_alone() -> None:
+    with answering(stock_socket)(zmq.ROUTER, "tcp://127.0.0.1:*") as socket:
+        assert isinstance(socket, zmq.Socket)
+
+
+def test_without_a_lease_nobody_is_asked(holder: Holder, asker: Asker) -> None:
+    assert not asker.ask(Question("127.0.0.1", holder.port, "", "r", "s")).result(0)
+    assert holder.asked == []
