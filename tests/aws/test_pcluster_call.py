@@ -271,6 +271,7 @@ def test_an_unknown_message_is_told_as_it_is() -> None:
         ("Cluster pd does not exist.", True),
         ("No image or stack associated with ParallelCluster image id: pd.", True),
         ("The specified log stream a.b.c does not exist.", True),
+        ("Unexpected error when retrieving cluster's logs: The specified log group does not exist.", True),
         ("The subnet ID 'subnet-1' does not exist", False),
         ("The capacity reservation 'cr-1' does not exist", False),
     ],

@@ -95,3 +95,20 @@ def test_p90_over_single_transfers_is_the_ninth_of_ten() -> None:
 def test_only_expiries_is_no_transfer() -> None:
     assert merge([KvLine(0, 0, 0, 0, 0, 0, 0)]) is None
     assert merge([]) is None
+
+
+def test_leases_in_the_line_are_no_transfer_and_no_damage() -> None:
+    head = "(APIServer pid=1) INFO 11-29 17:40:01 [metrics.py:103] KV Transfer metrics: "
+    fields = (
+        "Num successful transfers=1, Avg xfer time (ms)=2.5, P90 xfer time (ms)=2.5, Avg post time (ms)=1.5, "
+        "P90 post time (ms)=1.5, Avg MB per transfer=54.0, Throughput (MB/s)=21003.1, "
+        "Avg number of descriptors=108.0"
+    )
+    lines = [
+        f"{head}Leases held=3",
+        f"{head}Leases held=0, Leases given up=2",
+        f"{head}{fields}, Leases held=1",
+    ]
+    found, unread = parse_kv_lines("\n".join(lines), near=1795970000.0)
+    assert unread == []
+    assert [line.transfers for line in found] == [1]

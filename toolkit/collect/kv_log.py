@@ -14,6 +14,8 @@ from datetime import UTC, datetime, tzinfo
 
 MARK = "KV Transfer metrics:"
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
+# Our connector's leases stand in the same line; alone where an interval had no transfer.
+ONLY_LEASES = re.compile(rf"{MARK}(,? Leases [a-z ]+=\d+)+\s*$")
 # Above it a number is a damaged one: sums over a log stay finite below.
 MOST = 1e12
 STAMP = re.compile(r"\b(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) ")
@@ -68,6 +70,8 @@ def parse_kv_lines(text: str, near: float, zone: tzinfo | None = None) -> tuple[
         if MARK not in raw:
             continue
         plain = ANSI.sub("", raw)
+        if ONLY_LEASES.search(plain):
+            continue
         line = _parse(plain, near, zone)
         if line is None:
             unread.append(plain)

@@ -14,7 +14,7 @@ _MISSING = re.compile(
     r"[Cc]luster '?[^' ]+'? does not exist"
     r"|No image or stack associated with ParallelCluster image id"
     r"|CloudFormation Stack for (?:Image|cluster) \S+ does not exist"
-    r"|The specified log stream \S+ does not exist"
+    r"|The specified log (?:stream \S+|group) does not exist"
     # Also its answer for a stream that is not there, and while there is no log group yet.
     r"|CloudWatch logging is not enabled for cluster"
 )

@@ -18,7 +18,7 @@ NOTES: Mapping[tuple[int, int], str] = {
     (0, 23): "not compared; as 0.22, by its neighbours",
     (0, 24): "parts compared; the reader does not check an expiry of its own",
     (0, 25): "not compared; as its neighbours",
-    (0, 26): "parts compared; an earlier release of this plugin ran on one H200",
+    (0, 26): "parts compared; ran on one H200",
     (0, 27): "not compared; as its neighbours",
     (0, 28): "not compared; as its neighbours",
     (0, 29): "0.29.0 is tested",
