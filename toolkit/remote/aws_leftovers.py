@@ -96,8 +96,7 @@ def bucket(name: str, prefix: str, region: str) -> Leftover:
                 raise
             tags = set()
     if aws_bucket.TAG in tags:
-        # It keeps old versions, which `rb --force` leaves, and then fails over.
-        command = f'aws s3 rb --force s3://{name}, after S3\'s "Empty" has removed old versions'
+        command = f"aws s3 rb --force s3://{name}"
         return Leftover("bucket", name, command)
     command = f"the toolkit did not make it; only ours in it: aws s3 rm --recursive s3://{name}/{prefix}/"
     return Leftover("bucket", name, command)
