@@ -19,7 +19,7 @@ import pytest
 
 from toolkit.embedded import cluster
 from toolkit.plan.embedded import EmbeddedPlan, plan_embedded
-from toolkit.settings.load import load
+from toolkit.settings.load import arguments, load
 
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
@@ -171,7 +171,7 @@ def test_a_sweep_that_is_told_to_stop_ends_its_jobs(
         sweep.send_signal(stop)
         _, said = sweep.communicate(timeout=60)
     assert sweep.returncode == 130
-    assert f"toolkit sweep resume -f {DEPLOYMENT} --name {name}" in said
+    assert f"toolkit sweep resume {arguments(DEPLOYMENT, settings)} --name {name}" in said
     assert [job for job in cluster.describe(plan).jobs if job.state != "CG"] == []
 
 
