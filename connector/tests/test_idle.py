@@ -127,8 +127,9 @@ def test_an_unknown_loop_is_left_alone() -> None:
     assert not idle.install(object, getLogger("test"))
 
 
-def test_a_resting_worker_waits_for_its_notice_at_once() -> None:
-    waited: list[float] = []
+def test_a_resting_worker_waits_for_its_notice_at_once_and_not_for_long() -> None:
+    """A lost notice costs a moment, not vLLM's five seconds."""
+    waited: list[tuple[float, int | None]] = []
 
     class Condition:
         busy_loop_s = 1.0
@@ -137,13 +138,15 @@ def test_a_resting_worker_waits_for_its_notice_at_once() -> None:
             self.last_read = 1e12
 
         def wait(self, timeout_ms: int | None = None) -> None:
-            waited.append(self.last_read)
+            waited.append((self.last_read, timeout_ms))
 
     rest = WorkerRest()
     rest.install(Condition)
     rest.install(Condition)
     Condition().wait()
     rest.resting = True
-    Condition().wait(5)
-    assert waited[0] == 1e12
-    assert waited[1] < 1e12
+    for timeout_ms in (5, 5000, None):
+        Condition().wait(timeout_ms)
+    assert waited[0] == (1e12, None)
+    assert all(last_read < 1e12 for last_read, _ in waited[1:])
+    assert [timeout_ms for _, timeout_ms in waited[1:]] == [5, idle.RECHECK_MS, idle.RECHECK_MS]

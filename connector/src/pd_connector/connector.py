@@ -52,7 +52,8 @@ class NixlConnector(nixl.NixlConnector):  # type: ignore[misc]
     def build_connector_meta(self, scheduler_output: Any) -> Any:
         """The step's message to the workers."""
         meta = super().build_connector_meta(scheduler_output)
-        meta.pd_resting = self.resting
+        # A step with work ends the rest, whatever was decided before it.
+        meta.pd_resting = self.resting and not scheduler_output.total_num_scheduled_tokens
         return meta
 
     def has_pending_block_frees(self) -> bool:

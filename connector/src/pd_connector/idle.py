@@ -13,6 +13,9 @@ from typing import Any
 FIRST_SECONDS = 0.005
 """The first sleep; each is twice the one before, for a reader usually comes soon or not at all."""
 LONGEST_SECONDS = 1.0
+RECHECK_MS = 20
+"""A notice to a resting worker can be lost (vLLM drops notices rather than queue them), and vLLM would look
+into the queue again only after five seconds."""
 
 
 class Naps:
@@ -98,6 +101,7 @@ class WorkerRest:
         def wait(waiting: Any, timeout_ms: int | None = None) -> Any:
             if self.resting and waiting.busy_loop_s:
                 waiting.last_read = time.monotonic() - waiting.busy_loop_s - 1
+                timeout_ms = RECHECK_MS if timeout_ms is None else min(timeout_ms, RECHECK_MS)
             return stock(waiting, timeout_ms)
 
         wait.pd_connector_stock = stock  # type: ignore[attr-defined]
