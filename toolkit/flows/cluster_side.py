@@ -27,9 +27,10 @@ def aws_side(cloud: Cloud) -> AwsSide:
 
     stack = read("the stack", lambda: stack_state(cloud.name, cloud.region))
     # Without a stack there is nothing that pcluster could describe.
-    cluster = (
-        read("the compute fleet", lambda: cloud.pcluster.describe_cluster(cloud.name)) if stack else None
-    )
+    cluster = None
+    if stack:
+        made_by = stack.version
+        cluster = read("the compute fleet", lambda: cloud.pcluster_for(made_by).describe_cluster(cloud.name))
     instances = read("the instances", lambda: cluster_instances(cloud.name, cloud.region))
     identity = cloud.target.capacity.reservation
     reservation = (
