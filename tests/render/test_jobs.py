@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -111,6 +113,27 @@ def test_the_p5en_line_carries_every_published_argument(deployment: Deployments)
     environment = dict(engine.environment)
     assert environment["FI_PROVIDER"] == "efa"
     assert environment["VLLM_NIXL_SIDE_CHANNEL_PORT"] == "5600"
+
+
+@pytest.mark.parametrize("threshold", ["auto", 0, 128])
+@pytest.mark.parametrize("name", ["embedded", "qwen3-32b-p5en"])
+def test_the_threshold_reaches_both_engines(name: str, threshold: int | str, deployment: Deployments) -> None:
+    plan = plan_of(deployment(name, f"kv.recompute_threshold={threshold}"))
+    scripts, usual = render_run(plan), render_run(plan_of(deployment(name)))
+    for job in ("prefill-1", "decode-1"):
+        text, before = scripts[plan.folder.script(job)], usual[plan.folder.script(job)]
+        configs = [transfer_config(script) for script in (text, before)]
+        values = [config["kv_connector_extra_config"].pop("kv_recompute_threshold") for config in configs]
+        assert (values[0], type(values[0])) == (threshold, type(threshold))
+        assert values[1] == deployment(name).kv.recompute_threshold != threshold
+        assert configs[0] == configs[1], "nothing else of the line changes"
+
+
+def transfer_config(script: str) -> dict[str, Any]:
+    """The argument of --kv-transfer-config as a shell reads it from the rendered script."""
+    [line] = [line for line in script.splitlines() if line.strip().startswith("--kv-transfer-config ")]
+    config: dict[str, Any] = json.loads(shlex.split(line.removesuffix("\\"))[1])
+    return config
 
 
 def test_quote_gives_one_word_for_any_text() -> None:

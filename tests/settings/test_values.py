@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.plan.embedded import plan_embedded
+from toolkit.settings.deployment import Deployment
 from toolkit.settings.load import Loaded, load
 
 Refusal = Callable[..., str]
@@ -59,7 +60,6 @@ def test_line_breaks_and_tabs_are_kept_where_they_do_no_harm(read: Read) -> None
         ("legs.decode.max_num_seqs", 10_000_000),
         ("target.gpus_per_node", 256),
         ("target.slurm_port", 65534),
-        ("kv.recompute_threshold", 10_000_000),
     ],
 )
 def test_counts_have_an_upper_bound(key: str, most: int, read: Read, refusal: Refusal) -> None:
@@ -126,6 +126,56 @@ def test_seconds_are_finite_numbers(key: str, value: str, problem: str, refusal:
 def test_seconds_may_be_whole_or_not(read: Read) -> None:
     assert read("", "router.ttl=90").deployment.router.ttl == 90
     assert read("", "router.ttl=0.5").deployment.router.ttl == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("auto", "auto"), ('"auto"', "auto"), ("64", 64), ("0", 0), ("10000000", 10_000_000)],
+)
+def test_the_threshold_is_tokens_or_auto(text: str, value: int | str, read: Read) -> None:
+    variable, flag = "TOOLKIT__KV__RECOMPUTE_THRESHOLD", "kv.recompute_threshold"
+    in_file = f"kv:\n  recompute_threshold: {text}\n"
+    for loaded, source in (
+        (read(in_file), "line 5"),
+        (read("", **{variable: text}), f"environment {variable}"),
+        (read("", f"{flag}={text}"), f"--set {flag}"),
+    ):
+        [(told, where)] = [(told, where) for key, told, where in loaded.rows() if key == flag]
+        assert (told, type(told)) == (value, type(value))
+        assert where.endswith(source)
+        kept = Deployment.model_validate_json(loaded.deployment.model_dump_json())
+        assert kept == loaded.deployment, "as a run's settings.json keeps it"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("-1", "-1"),
+        ("10000001", "10000001"),
+        ("autos", "'autos'"),
+        ("Auto", "'Auto'"),
+        ("1.5", "1.5"),
+        ("64.0", "64.0"),
+        ("true", "true"),
+        ('"64"', "'64'"),
+        ("", "null"),
+        ("[auto]", "['auto']"),
+    ],
+)
+def test_another_threshold_is_refused_in_one_line(text: str, told: str, refusal: Refusal) -> None:
+    problem = "should be a whole number of tokens from 0 to 10000000, or auto"
+    variable, flag = "TOOLKIT__KV__RECOMPUTE_THRESHOLD", "kv.recompute_threshold"
+    assert refusal("", f"{flag}={text}").endswith(f": {flag} = {told} (--set {flag}): {problem}")
+    assert refusal("", **{variable: text}).endswith(f": {flag} = {told} (environment {variable}): {problem}")
+
+
+def test_the_schema_has_both_forms_of_the_threshold() -> None:
+    threshold = Deployment.model_json_schema()["$defs"]["Kv"]["properties"]["recompute_threshold"]
+    assert threshold["default"] == 64
+    assert threshold["anyOf"] == [
+        {"type": "integer", "minimum": 0, "maximum": 10_000_000},
+        {"type": "string", "const": "auto"},
+    ]
 
 
 @pytest.mark.parametrize(

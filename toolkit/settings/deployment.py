@@ -5,9 +5,16 @@ Defaults follow the published system: vLLM 0.29.0 with NIXL 1.4.1, one prefill a
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+    model_validator,
+)
 
 from toolkit.settings.base import (
     VARIABLE_PATTERN,
@@ -85,12 +92,30 @@ class Legs(Section):
     decode: DecodeLeg = DecodeLeg()
 
 
+MOST_TOKENS = 10_000_000
+
+
+def _tokens_or_auto(value: Any, either: ValidatorFunctionWrapHandler) -> Any:
+    """One sentence for the user in place of an error of each kind that the value is not."""
+    try:
+        return either(value)
+    except ValidationError as error:
+        raise ValueError(f"should be a whole number of tokens from 0 to {MOST_TOKENS}, or auto") from error
+
+
+Threshold = Annotated[
+    Annotated[int, Field(strict=True, ge=0, le=MOST_TOKENS)] | Literal["auto"], WrapValidator(_tokens_or_auto)
+]
+
+
 class Kv(Section):
     """Two-way KV transfer; names and defaults of vLLM's `kv_connector_extra_config`."""
 
     bidirectional: Switch = Field(True, description="bidirectional_kv_xfer, equal on both roles")
-    recompute_threshold: Annotated[int, Field(strict=True, ge=0, le=10_000_000)] = Field(
-        64, description="tokens; below it prefill recomputes, from it on it reads decode's blocks"
+    recompute_threshold: Threshold = Field(
+        64,
+        description="tokens; below it prefill recomputes, from it on it reads decode's blocks; auto: prefill "
+        "measures it",
     )
     decoder_blocks_ttl: Count = Field(480, description="seconds decode keeps the blocks of a finished turn")
     backends: tuple[Literal["LIBFABRIC", "UCX"], ...] = Field(("LIBFABRIC",), min_length=1)
