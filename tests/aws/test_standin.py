@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from typing import Any
 
@@ -28,8 +29,12 @@ SETTING = Setting(
 
 
 def ec2(standin: Standin) -> Any:
+    return aws_client(standin, "ec2")
+
+
+def aws_client(standin: Standin, service: str) -> Any:
     return botocore.session.get_session().create_client(
-        "ec2",
+        service,
         region_name="ap-south-1",
         endpoint_url=standin.url,
         aws_access_key_id="testing",
@@ -142,6 +147,19 @@ def test_the_account_has_what_its_ids_name(standin: Standin) -> None:
     assert keys == {"pd-key": "ed25519", "rsa-key": "rsa"}
     subnet = client.describe_subnets(SubnetIds=[ids["small_subnet"]])["Subnets"][0]
     assert subnet["CidrBlock"].endswith("/28")
+
+
+@pytest.mark.aws
+def test_what_is_held_ends_when_it_is_let_go(standin: Standin) -> None:
+    """A stack that fails, since those that succeed are there at once: two roles of one name."""
+    role = {"Type": "AWS::IAM::Role", "Properties": {"RoleName": "r", "AssumeRolePolicyDocument": {}}}
+    template = json.dumps({"Resources": {"First": role, "Second": role}})
+    cloudformation = aws_client(standin, "cloudformation")
+    standin.script(hold=True)
+    cloudformation.create_stack(StackName="pd", TemplateBody=template)
+    for hold, status in ((True, "ROLLBACK_IN_PROGRESS"), (False, "ROLLBACK_COMPLETE")):
+        standin.script(hold=hold)
+        assert cloudformation.describe_stacks(StackName="pd")["Stacks"][0]["StackStatus"] == status
 
 
 @pytest.mark.aws

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 from collections.abc import Callable
@@ -24,7 +23,7 @@ def read_until(process: subprocess.Popen[str], words: str) -> str:
 
 
 def test_stopped_and_killed_and_followed_to_the_end(fresh: Callable[..., Any]) -> None:
-    toolkit = fresh("3.16.1", create_seconds=25)
+    toolkit = fresh("3.16.1", create_seconds=2, hold=True)
     first = toolkit.start("create", "--yes")
     read_until(first, "CREATE_COMPLETE")
     first.send_signal(signal.SIGINT)
@@ -44,9 +43,13 @@ def test_stopped_and_killed_and_followed_to_the_end(fresh: Callable[..., Any]) -
     second.send_signal(signal.SIGKILL)
     second.communicate(timeout=60)
 
-    done = toolkit("describe", "--wait", "-o", "json")
-    assert json.loads(done.stdout)["state"] == "CREATE_COMPLETE"
-    assert "create complete" in done.stderr
+    following = toolkit.start("describe", "--wait", "-o", "json")
+    read_until(following, "CREATE_COMPLETE HeadNode")
+    toolkit.standin.script(hold=False)
+    told, _ = following.communicate(timeout=280)
+    assert following.returncode == 0, told
+    assert "create complete" in told
+    assert '"state": "CREATE_COMPLETE"' in told
     assert toolkit.standin.creating_calls() == ()
 
 

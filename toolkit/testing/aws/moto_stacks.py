@@ -9,60 +9,65 @@ from moto.cloudformation.responses import CloudFormationResponse
 
 from toolkit.testing.aws import fleet, image_build, timeline
 from toolkit.testing.aws.account import Clients
+from toolkit.testing.aws.moto_refusals import fault_of
 from toolkit.testing.aws.moto_resources import tag_file_systems
 from toolkit.testing.aws.simulation import simulation
 from toolkit.testing.aws.stack_life import Life, lives, resources_of, roll_back, stack_itself
-from toolkit.testing.aws.stories import tell
+from toolkit.testing.aws.stories import Story, tell
+from toolkit.testing.aws.timeline import Fault
 
 VERSION_TAG, IMAGE_TAG = "parallelcluster:version", "parallelcluster:image_id"
 
 
 def install(clients: Clients) -> None:
     backend: Any = CloudFormationBackend
-    _remember_rollback()
-    _create(backend, clients)
+    _create(clients)
     _update(backend, clients)
     _delete(backend, clients)
     _notice_describes(backend)
 
 
-def _remember_rollback() -> None:
-    """Moto ignores DisableRollback, which decides whether a failed cluster can still be looked at."""
+def _create(clients: Clients) -> None:
+    """Where the request is answered, which leaves nested stacks out."""
     response: Any = CloudFormationResponse
     original = response.create_stack
 
     def create(self: Any) -> Any:
-        backend = self.cloudformation_backend
-        backend.standin_keep_failed = self._get_param("DisableRollback") in (True, "true")
-        return original(self)
+        answer = original(self)
+        stack = self.cloudformation_backend.get_stack(answer.result["StackId"])
+        # Moto ignores it; it decides whether a failed cluster can still be looked at.
+        stack.disable_rollback = self._get_param("DisableRollback") in (True, "true")
+        if life := _life_of(stack, clients):
+            tag_file_systems(stack)
+            stack.events.clear()
+            lives.begin(life)
+        return answer
 
     response.create_stack = create
 
 
-def _create(backend: Any, clients: Clients) -> None:
-    original = backend.create_stack
-
-    def create(self: Any, name: str, *rest: Any, **options: Any) -> Any:
-        stack = original(self, name, *rest, **options)
-        if VERSION_TAG not in stack.tags:  # nested stacks, and whatever pcluster did not make
-            return stack
-        tag_file_systems(stack)
-        stack.disable_rollback = self.standin_keep_failed
-        stack.events.clear()
-        lives.begin(_image_life(stack, clients) if IMAGE_TAG in stack.tags else _cluster_life(stack, clients))
-        return stack
-
-    backend.create_stack = create
+def _life_of(stack: Any, clients: Clients) -> Life | None:
+    """None for a stack that is there at once, as are all that pcluster did not make."""
+    refused = fault_of(stack)
+    if VERSION_TAG not in stack.tags:
+        return _failure_life(stack, refused) if refused else None
+    if IMAGE_TAG in stack.tags:
+        return _image_life(stack, clients, refused)
+    return _cluster_life(stack, clients, refused)
 
 
-def _cluster_life(stack: Any, clients: Clients) -> Life:
+def _failure_life(stack: Any, fault: Fault) -> Life:
+    unfolds = _creation(stack, fault, rollback=not stack.disable_rollback)
+    stages = [] if stack.disable_rollback else [(1.0, lambda: roll_back(stack, unfolds.left))]
+    return Life(stack, unfolds, 0.0, stages)
+
+
+def _cluster_life(stack: Any, clients: Clients, refused: Fault | None) -> Life:
     scenario = simulation.scenario
     cluster = fleet.Cluster(clients, stack)
     setting = cluster.setting()
-    story = tell(scenario.outcome, setting)
-    unfolds = timeline.creation(
-        stack_itself(stack), resources_of(stack), story.fault, rollback=not stack.disable_rollback
-    )
+    story = Story(refused, nodes=False, fleet="") if refused else tell(scenario.outcome, setting)
+    unfolds = _creation(stack, story.fault, rollback=not stack.disable_rollback)
     stages = [
         (0.4, lambda: cluster.write_head_logs(story.head)),
         (0.7, lambda: cluster.launch(story)),
@@ -75,14 +80,18 @@ def _cluster_life(stack: Any, clients: Clients) -> Life:
     return Life(stack, unfolds, scenario.create_seconds, stages)
 
 
-def _image_life(stack: Any, clients: Clients) -> Life:
+def _image_life(stack: Any, clients: Clients, refused: Fault | None) -> Life:
     scenario = simulation.scenario
     build = image_build.Build(clients, stack, scenario)
-    unfolds = timeline.creation(stack_itself(stack), resources_of(stack), build.fault, rollback=False)
-    stages = [(0.1, build.write_log)]
-    if build.fault is None:
+    unfolds = _creation(stack, refused or build.fault, rollback=False)
+    stages = [] if refused else [(0.1, build.write_log)]
+    if refused is None and build.fault is None:
         stages.append((1.0, build.publish))
     return Life(stack, unfolds, scenario.image_seconds, stages)
+
+
+def _creation(stack: Any, fault: Fault | None, *, rollback: bool) -> timeline.Timeline:
+    return timeline.creation(stack_itself(stack), resources_of(stack), fault, rollback=rollback)
 
 
 def _update(backend: Any, clients: Clients) -> None:

@@ -1,11 +1,9 @@
-"""S3, FSx and CloudWatch Logs: four places where moto answers unlike AWS and pcluster notices."""
+"""S3 and FSx: places where moto answers unlike AWS and pcluster notices."""
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
-import moto.logs.models as moto_logs
 from moto.ec2.models import ec2_backends
 from moto.fsx.models import FileSystem, FSxBackend
 from moto.iam.access_control import PermissionResult
@@ -21,7 +19,6 @@ def install() -> None:
     _give_file_systems_a_network()
     _refuse_unknown_file_systems()
     _delete_interfaces()
-    _export_under_the_task()
 
 
 def _ignore_bucket_policies() -> None:
@@ -93,25 +90,3 @@ def _delete_interfaces() -> None:
         return answer
 
     backend.delete_file_system = delete
-
-
-def _export_under_the_task() -> None:
-    """Log export: AWS writes PREFIX/TASK/STREAM, moto PREFIX/RANDOM/STREAM; pcluster seeks the first."""
-    backend: Any = moto_logs.LogsBackend
-    original = backend.create_export_task
-
-    def export(self: Any, *rest: Any, **options: Any) -> Any:
-        task = str(uuid.uuid4())
-
-        class OneId:
-            def uuid4(self) -> str:
-                return task
-
-        module: Any = moto_logs
-        kept, module.mock_random = module.mock_random, OneId()
-        try:
-            return original(self, *rest, **options)
-        finally:
-            module.mock_random = kept
-
-    backend.create_export_task = export

@@ -26,6 +26,7 @@ class Scenario:
     `host_keys`: public key lines (`ssh-ed25519 AAAA...`) that the head node's console output fingerprints.
     `head_address`: public address that new head nodes get, such as 127.0.0.1 in front of a real sshd.
     `leave_instances`: a deletion leaves the nodes running, as a failed one may.
+    `hold`, which is read all the time: nothing that is under way ends until this is taken back.
     """
 
     create_seconds: float = 0.0
@@ -41,6 +42,7 @@ class Scenario:
     host_keys: tuple[str, ...] = ()
     head_address: str = ""
     leave_instances: bool = False
+    hold: bool = False
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:

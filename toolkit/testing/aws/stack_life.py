@@ -14,6 +14,7 @@ from typing import Any
 from moto.cloudformation.models import Event
 from moto.cloudformation.parsing import OutputMap
 
+from toolkit.testing.aws.simulation import simulation
 from toolkit.testing.aws.timeline import STACK, Resource, Timeline
 
 Stage = tuple[float, Callable[[], None]]
@@ -37,7 +38,7 @@ class Life:
     def clock(self) -> float:
         elapsed = time.monotonic() - self.began
         clock = min(1.0, elapsed / self.seconds) if self.seconds > 0 else 1.0
-        return min(clock, 0.99) if self.unseen else clock
+        return min(clock, 0.99) if self.unseen or simulation.scenario.hold else clock
 
     def advance(self) -> bool:
         """Brings the stack up to now; True when it has ended."""
