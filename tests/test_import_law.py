@@ -28,11 +28,22 @@ MAY_IMPORT = {
     },
     "testing": {*PURE_ROOMS, "remote", "testing"},
 }
+# Within the router: what decides knows nothing of what does.
+ROUTER_MAY_IMPORT = {
+    "request": {"request", "paths"},
+    "paths": {"paths"},
+    "wire": {"wire", "request"},
+    "memory": {"memory", "request"},
+    "fleet": {"fleet", "wire", "request"},
+    "observe": {"observe"},
+}
 # Libraries with effects, and the only rooms that may use them.
 EFFECTS = {
     "subprocess": {"remote", "embedded", "testing"},
     "socket": {"router", "embedded", "testing", "remote"},
-    "aiohttp": {"router"},
+    "httptools": {"router"},
+    "uvloop": {"router"},
+    "sqlite3": {"router"},
     "openai": {"bench"},
     "httpx": {"bench"},
     "boto3": {"remote"},
@@ -76,6 +87,21 @@ def test_effects_stay_behind_their_seam(path: Path) -> None:
             assert room(path) in rooms, f"{library} belongs to {', '.join(sorted(rooms))}"
 
 
+@pytest.mark.parametrize("name", ROUTER_MAY_IMPORT)
+def test_the_rooms_of_the_router_obey_theirs(name: str) -> None:
+    pure = name in ("request", "paths")
+    for path in sorted((PACKAGE / "router" / name).rglob("*.py")):
+        found = imports(path)
+        ours = {
+            parts[2]
+            for each in found
+            if (parts := each.split("."))[:2] == ["toolkit", "router"] and parts[2:]
+        }
+        assert ours <= ROUTER_MAY_IMPORT[name], path
+        effects = {"asyncio", "logging", "os", "pathlib", "time"} if pure else set()
+        assert not {each.split(".")[0] for each in found} & effects, path
+
+
 def test_no_room_is_unknown() -> None:
     assert {room(path) for path in modules()} <= {"", "cli", "data", *MAY_IMPORT}
 
@@ -101,6 +127,6 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     roots, ours = (set(ast.literal_eval(line)) for line in done.stderr.splitlines())
-    heavy = {"pydantic", "yaml", "jinja2", "rich", "matplotlib", "openai", "starlette", "uvicorn", "aiohttp"}
+    heavy = {"pydantic", "yaml", "jinja2", "rich", "matplotlib", "openai", "httptools", "uvloop", "xxhash"}
     assert not roots & heavy
     assert ours == {"toolkit", "toolkit.cli", "toolkit.errors"}

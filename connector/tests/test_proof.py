@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from pd_connector.proof import (
     BLOCK_DIGEST_BYTES,
-    MOST_DIGESTS,
-    TAIL_DIGESTS,
+    NEARNESS,
     Context,
     block_digests,
     common_blocks,
@@ -94,23 +93,23 @@ def test_digests_travel_as_base64() -> None:
             decode(wrong)
 
 
-def test_up_to_1024_blocks_each_has_its_digest() -> None:
-    assert list(marks(1024)) == list(range(1, 1025))
+@pytest.mark.parametrize("blocks", [0, 1, NEARNESS, 2 * NEARNESS, 2 * NEARNESS + 1])
+def test_in_a_short_history_each_block_has_its_digest(blocks: int) -> None:
+    assert marks(blocks) == list(range(1, blocks + 1))
 
 
-@pytest.mark.parametrize("blocks", [1025, 1100, 2047, 6250, 62_500, 1_000_000])
-def test_a_longer_history_has_no_more_digests_and_its_tail_is_exact(blocks: int) -> None:
-    places = list(marks(blocks))
-    assert len(places) <= MOST_DIGESTS
+@pytest.mark.parametrize("blocks", [34, 100, 1500, 6250, 62_500, 1_000_000])
+def test_digests_lie_the_denser_the_nearer_the_end_and_stay_few(blocks: int) -> None:
+    places = marks(blocks)
     assert places == sorted(set(places))
-    assert places[-TAIL_DIGESTS:] == list(range(blocks - TAIL_DIGESTS + 1, blocks + 1))
-    stride = places[0]
-    assert stride <= -(-blocks // 900)
-    assert all(b - a <= stride for a, b in itertools.pairwise(places) if b <= blocks - TAIL_DIGESTS)
+    assert places[0] > 0
+    assert places[-2 * NEARNESS :] == list(range(blocks - 2 * NEARNESS + 1, blocks + 1))
+    assert all((b - a - 1) * NEARNESS < blocks - b + 1 for a, b in itertools.pairwise([0, *places]))
+    assert len(places) <= NEARNESS * (blocks // NEARNESS).bit_length() + NEARNESS
 
 
 @given(st.integers(0, 3000), st.integers(1, 4), st.integers(0, 12_000))
-def test_common_never_exceeds_what_is_equal_and_loses_less_than_a_stride(
+def test_common_never_exceeds_what_is_equal_and_loses_little_of_what_is_computed_anew(
     blocks: int, size: int, edit: int
 ) -> None:
     context = Context("model", size)
@@ -120,3 +119,4 @@ def test_common_never_exceeds_what_is_equal_and_loses_less_than_a_stride(
     same = min(edit // size, blocks)
     assert found <= same
     assert found == max((mark for mark in marks(blocks) if mark <= same), default=0)
+    assert found == same or (same - found) * NEARNESS < blocks - same

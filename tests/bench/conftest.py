@@ -36,6 +36,7 @@ class FakeRouter:
     fail: dict[tuple[str, int], str] = field(default_factory=dict)
     requests: list[dict[str, Any]] = field(default_factory=list)
     authorization: set[str] = field(default_factory=set)
+    paths_asked_for: set[str | None] = field(default_factory=set)
     running: int = 0
     most_running: int = 0
     tokenized_while_running: int = 0
@@ -50,6 +51,7 @@ class FakeRouter:
     async def chat(self, request: Request) -> Response:
         body = await request.json()
         self.authorization.add(request.headers["authorization"])
+        self.paths_asked_for.add(request.headers.get("x-kv-path"))
         seen = {each["conversation_id"] for each in self.requests}
         self.requests.append(body)
         turn = (len(body["messages"]) + 1) // 2

@@ -96,6 +96,7 @@ def test_what_is_asked_of_the_engine(router: Any, schedule: Schedule, tmp_path: 
         "top_logprobs": 5,
         "return_tokens_as_token_ids": True,
     }
+    assert router.paths_asked_for == {"readback"}
 
 
 @pytest.mark.parametrize(("token_ids", "known"), [("logprobs", True), ("field", True), ("none", False)])

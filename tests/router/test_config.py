@@ -54,6 +54,8 @@ def refusal(**changed) -> str:
         ("http://h,i:1", "http://h,i:1", "valid host"),
         ("http://a%20b:1", "http://a%20b:1", "valid host"),
         ("http://h..i:1", "http://h..i:1", "valid host"),
+        (f"http://{'a' * 64}:1", f"http://{'a' * 64}:1", "valid host"),
+        ("http://h:1/bäse", "http://h:1/bäse", "not percent-encoded"),
         ("http://[::1:1", "http://[::1:1", "valid host"),
         ("http://[nonsense]:1", "http://[nonsense]:1", "valid host"),
     ],
@@ -103,7 +105,7 @@ def test_engines_that_differ_in_port_or_base_are_two():
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 0.0, -1.0])
 @pytest.mark.parametrize(
     ("name", "flag"),
-    [("ttl_s", "--ttl"), ("stall_timeout_s", "stall_timeout_s"), ("eject_after", "eject_after")],
+    [("ttl_s", "--ttl"), ("stall_timeout_s", "stall_timeout_s"), ("eject_after", "--eject-after")],
 )
 def test_a_number_must_be_finite_and_positive(name, flag, value):
     assert f"{flag} must be a finite number above 0, not {value}" in refusal(**{name: value})
@@ -139,3 +141,30 @@ def test_the_command_passes_the_refusal_on(options, said):
     with pytest.raises(SettingsError) as caught:
         CliRunner().invoke(cli, argv, catch_exceptions=False)
     assert said in caught.value.what
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_each_role_needs_an_engine_or_a_file_of_them(role, tmp_path):
+    assert f"no {role} engine" in refusal(**{role: ()})
+    assert getattr(RouterConfig(**{**GOOD, role: ()}, members=tmp_path), role) == ()
+
+
+def test_urls_lose_their_last_slash():
+    config = RouterConfig(prefill=("http://p:1/",), decode=("http://d:1/base/",))
+    assert (config.prefill, config.decode) == (("http://p:1",), ("http://d:1/base",))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"path": "fastest"}, "--path 'fastest' is not a path"),
+        ({"tls_cert": "c"}, "--tls-cert is given without --tls-key"),
+        ({"tls_key": "k"}, "--tls-key is given without --tls-cert"),
+        ({"engine_key_file": "k"}, "--engine-key-file without --api-keys"),
+        ({"ttl_s": 100.0, "lease_hold_s": 100.0}, "--lease-hold 100 is not above --ttl 100"),
+        ({"lease_hold_s": float("nan")}, "--lease-hold must be a finite number"),
+        ({"max_queue": -1}, "--max-queue must be a finite number of at least 0"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(changed, said):
+    assert said in refusal(**changed)

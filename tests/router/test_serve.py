@@ -1,15 +1,20 @@
-"""The command itself: a real process that starts, refuses, drains and ends."""
+"""The command itself: a real process that starts, refuses, drains, ends, is killed and remembers."""
 
 import os
+import re
 import signal
+import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 
 import pytest
 from click.testing import CliRunner
 
 from toolkit.cli.router import cli
+from toolkit.router.request.dialects import Endpoint
+from toolkit.testing.fake_engine import wait_until
 
 TOOLKIT = [sys.executable, "-m", "toolkit", "router", "serve"]
 
@@ -17,7 +22,7 @@ TOOLKIT = [sys.executable, "-m", "toolkit", "router", "serve"]
 @contextmanager
 def running(engine, *options):
     (_, prefill), (_, decode) = engine("prefill"), engine("decode")
-    command = [*TOOLKIT, "--port", "0", "--prefill", prefill, "--decode", decode, *options]
+    command = [*TOOLKIT, "--port", "0", "--prefill", prefill, "--decode", decode, *map(str, options)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process, process.stderr.readline().removeprefix("router listens on ").strip()
@@ -25,13 +30,37 @@ def running(engine, *options):
             process.kill()
 
 
+def refusal(*options):
+    """Standard error of a command that does not start."""
+    result = subprocess.run(
+        [*TOOLKIT, "--prefill", "http://h:1", "--decode", "http://h:2", *map(str, options)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (result.returncode, "Traceback" in result.stderr) == (2, False)
+    return result.stderr
+
+
+def commits(wal):
+    """Transactions in SQLite's write-ahead log. The file itself is open to the router alone."""
+    log = wal.read_bytes()
+    frame = 24 + int.from_bytes(log[8:12], "big")
+    # A frame that ends a transaction has the size of the database after it.
+    return sum(any(log[at + 4 : at + 8]) for at in range(32, len(log) - frame + 1, frame))
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_drains_on_a_signal_and_exits_0(engine, conversation, number, make_client):
     decode, _ = engine("decode")
     decode.token_s = 0.1
+    started = time.monotonic()
     with running(engine) as (process, url):
+        assert make_client(url).ask("GET", "/health").status == 200
+        print(f"ready {time.monotonic() - started:.2f} s after its start")
         connection = make_client(url).send(
-            "POST", "/v1/chat/completions", {"messages": [], "stream": True, "conversation_id": conversation}
+            "POST", Endpoint.CHAT, {"messages": [], "stream": True, "conversation_id": conversation}
         )
         answer = connection.getresponse()
         first = answer.readline()
@@ -42,7 +71,10 @@ def test_it_drains_on_a_signal_and_exits_0(engine, conversation, number, make_cl
         assert rest.endswith(b"data: [DONE]\n\n")
         log = process.stderr.read()
         assert process.wait(10) == 0
+        with pytest.raises(ConnectionRefusedError):
+            make_client(url).ask("GET", "/health")
     assert "Prefill done in" in log
+    assert "outcome=ok" in log
     assert "Traceback" not in log
 
 
@@ -73,30 +105,83 @@ def test_a_restarted_router_has_forgotten_and_answers_right(engine, conversation
     assert paths == ["prefill", "prefill"]
 
 
-def test_an_access_log_that_cannot_be_written_is_a_settings_error(tmp_path):
-    result = subprocess.run(
-        [
-            *TOOLKIT,
-            "--prefill",
-            "http://h:1",
-            "--decode",
-            "http://h:2",
-            "--access-log",
-            tmp_path / "no" / "log",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert (result.returncode, "Traceback" in result.stderr) == (2, False)
-    assert "access log" in result.stderr
+def test_with_a_map_file_it_remembers_what_decode_holds(engine, history, conversation, make_client, tmp_path):
+    """Killed without a word, then ended in good order: both times the next turn is read back."""
+    decode, _ = engine("decode")
+    options = ("--path", "readback", "--map-file", tmp_path / "map")
+    mine = {"Authorization": "Bearer mine"}
+    answers = []
+    with running(engine, *options) as (process, url):
+        client, wal = make_client(url), tmp_path / "map-wal"
+        for ask in (
+            lambda: client.chat(conversation, headers=mine),
+            lambda: client.turn(Endpoint.RESPONSES, history(1), headers=mine, stream=True),
+        ):
+            before = commits(wal)
+            ask()
+            # Within a second.
+            wait_until(lambda before=before: commits(wal) > before)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(10)
+    with running(engine, *options) as (process, url):
+        client = make_client(url)
+        assert client.metric("pd_router_conversations") == 2
+        # The tenants' secret is remembered too, and nobody else's is found by it.
+        assert client.chat(conversation).path == "prefill"
+        answers.append(client.chat(conversation, headers=mine))
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(10) == 0
+        assert "Traceback" not in process.stderr.read()
+    with running(engine, *options) as (process, url):
+        answers.append(make_client(url).turn(Endpoint.RESPONSES, history(2), headers=mine))
+        answers.append(make_client(url).chat(conversation, headers=mine))
+    assert [answer.path for answer in answers] == ["readback"] * 3
+    assert all(answer.read_tokens > 0 for answer in answers)
+    assert decode.leases.counts["granted"] == 6
+    rows = sqlite3.connect(tmp_path / "map")
+    assert rows.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    rows.close()
+    assert oct((tmp_path / "map").stat().st_mode & 0o777) == "0o600"
+
+
+def test_a_map_file_of_engines_that_were_restarted_meanwhile_costs_only_the_read(
+    engine, conversation, make_client, tmp_path
+):
+    decode, _ = engine("decode")
+    options = ("--path", "readback", "--map-file", tmp_path / "map")
+    answers = []
+    for _ in range(2):
+        with running(engine, *options) as (process, url):
+            answers += [make_client(url).chat(name) for name in (conversation, "other")]
+            os.kill(process.pid, signal.SIGTERM)
+            process.wait(10)
+        decode.restart("second-life")
+    assert [(answer.status, answer.read_tokens) for answer in answers] == [(200, 0)] * 4
+    assert [answer.body for answer in answers] == [seen.clean for seen in decode.seen]
+    # The first turn finds out; the second is known to be gone.
+    assert [answer.path for answer in answers] == ["prefill", "prefill", "readback", "prefill"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--access-log", "no/log"), "access log"),
+        (("--map-file", "no/map"), "map"),
+        (("--api-keys", "no/keys"), "--api-keys"),
+        (("--tls-cert", "no/cert", "--tls-key", "no/key"), "--tls-cert"),
+        (("--members", "no/members"), "no/members"),
+        (("--lease-secret-file", "no/secret"), "--lease-secret-file"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_a_settings_error(options, told, tmp_path):
+    given = [str(tmp_path / option) if option.startswith("no/") else option for option in options]
+    assert told in refusal(*given)
 
 
 def test_usage_is_shown_without_loading_the_server():
     result = CliRunner().invoke(cli, ["serve", "--help"])
     assert result.exit_code == 0
-    for option in ("--host", "--port", "--prefill", "--decode", "--ttl", "--access-log"):
-        assert option in result.output
-    code = "import sys, toolkit.cli.router; sys.exit('uvicorn' in sys.modules or 'aiohttp' in sys.modules)"
+    for option in ("--host", "--port", "--prefill", "--decode", "--ttl", "--access-log", "--map-file"):
+        assert re.search(rf"{option}\b", result.output)
+    code = "import sys, toolkit.cli.router; sys.exit('uvloop' in sys.modules or 'httptools' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -2,7 +2,8 @@
 
 import pytest
 
-from toolkit.router.policy import MISS_PARAMS
+from toolkit.router.request.bodies import MISS_PARAMS
+from toolkit.router.request.dialects import Endpoint
 from toolkit.testing.fake_engine import Fault, wait_until
 
 HANDLE_KEYS = {"remote_engine_id", "remote_request_id", "remote_block_ids", "remote_host"}
@@ -45,14 +46,24 @@ def test_headers_name_a_conversation_too(pair, conversation, header):
     assert paths == ["prefill", "readback"]
 
 
-def test_prompt_cache_key_names_a_conversation_and_stays_in_the_body(pair, conversation):
-    paths = [pair.client.chat(prompt_cache_key=conversation).path for _ in range(2)]
+def test_prompt_cache_key_names_a_conversation_that_nothing_else_does_and_stays_in_the_body(
+    pair, conversation
+):
+    paths = [pair.client.complete(prompt_cache_key=conversation).path for _ in range(2)]
     assert paths == ["prefill", "readback"]
     assert pair.decodes[0].seen[0].body["prompt_cache_key"] == conversation
 
 
+def test_prompt_cache_key_does_not_make_one_conversation_of_two_histories(pair, conversation, history):
+    def ask(turns):
+        return pair.client.turn(Endpoint.CHAT, turns, prompt_cache_key=conversation).path
+
+    first, other = history(2), ["Another one", *history(2)[1:]]
+    assert [ask(first[:1]), ask(other[:1]), ask(first), ask(other)] == ["prefill"] * 2 + ["readback"] * 2
+
+
 def test_a_request_without_a_conversation_keeps_nothing(pair):
-    assert [pair.client.chat().path for _ in range(2)] == ["prefill", "prefill"]
+    assert [pair.client.complete().path for _ in range(2)] == ["prefill", "prefill"]
     for prefill, decode in zip(pair.prefills[0].seen, pair.decodes[0].seen, strict=True):
         assert decode.body["kv_transfer_params"] == {**prefill.params, "pd_retain": False}
 
@@ -108,10 +119,17 @@ def test_events_arrive_while_the_engine_still_generates(pair, conversation):
     connection.close()
 
 
-def test_prefill_that_kept_nothing_leaves_decode_without_parameters(pair, conversation):
-    pair.prefills[0].fault = Fault(without_params=True)
-    assert pair.client.chat(conversation).status == 200
-    assert "kv_transfer_params" not in pair.decodes[0].seen[0].body
+@pytest.mark.parametrize("stock", [True, False])
+def test_where_prefill_kept_nothing_decode_pulls_nothing(own, engine, conversation, stock):
+    decode, _ = engine("decode")
+    decode.stock = stock
+    stage = own()
+    stage.prefills[0].fault = Fault(without_params=True)
+    assert stage.client.chat(conversation).status == 200
+    # One without our connector would keep the blocks for good.
+    asked = None if stock else {"pd_retain": True}
+    assert decode.seen[0].body.get("kv_transfer_params") == asked
+    assert decode.stranded == 0
 
 
 def test_turns_return_to_the_decode_engine_that_holds_them(square):
@@ -160,6 +178,16 @@ def test_the_other_endpoints(pair):
     for path in ("/tokenize", "/detokenize"):
         answer = pair.client.ask("POST", path, {"prompt": "é"})
         assert answer.json == {"engine": "P0", "path": path, "echo": {"prompt": "é"}}
+    count = pair.client.ask("POST", "/v1/messages/count_tokens", {"messages": [{"content": "hello"}]})
+    assert (count.status, count.json["input_tokens"] > 30) == (200, True)
+    assert pair.client.ask("GET", "/version").json == {"version": "0.29.0"}
+    page = pair.client.ask("GET", "/")
+    assert (page.status, page.headers["content-type"].partition(";")[0]) == (200, "text/html")
+    assert pair.client.ask("GET", "/openapi.json").json["paths"].keys() >= {"/v1/responses", "/v1/messages"}
+    assert {row["role"] for row in pair.client.ask("GET", "/router/state").json["legs"]} == {
+        "prefill",
+        "decode",
+    }
     health = pair.client.ask("GET", "/health")
     assert (health.status, health.json["status"]) == (200, "ok")
     assert [leg["healthy"] for leg in health.json["decode"]] == [True]
@@ -170,33 +198,58 @@ def test_metrics_count_paths_and_handles(engine, router, conversation):
     client = router([prefill_url], [decode_url])
     client.chat(conversation, stream=True)
     client.chat(conversation, stream=True)
-    client.chat()
-    wait_until(lambda: b"pd_router_in_flight 0.0" in client.ask("GET", "/metrics").body)
-    text = client.ask("GET", "/metrics").body.decode()
-    assert 'pd_router_requests_total{outcome="ok",path="readback",status="200",stream="true"} 1.0' in text
-    assert 'pd_router_handles_total{event="saved"} 2.0' in text
-    assert 'pd_router_handles_total{event="hit"} 1.0' in text
-    assert "pd_router_anonymous_requests_total 1.0" in text
-    assert "pd_router_conversations 1.0" in text
-    assert 'pd_router_prefill_seconds_count{path="readback"} 1.0' in text
-    assert f'pd_router_leg_healthy{{role="decode",url="{decode_url}"}} 1.0' in text
+    client.complete()
+    wait_until(lambda: client.metric("pd_router_in_flight") == 0)
+    for expected, name, labels in (
+        (1, "requests_total", {"outcome": "ok", "path": "readback", "status": "200", "stream": "true"}),
+        (2, "path_total", {"path": "prefill", "reason": "forced-unavailable"}),
+        (1, "path_total", {"path": "readback", "reason": "forced"}),
+        (1, "readback_total", {"outcome": "hit"}),
+        (2, "readback_total", {"outcome": "none"}),
+        (32, "kv_read_tokens_total", {}),
+        (2, "handles_total", {"event": "saved"}),
+        (1, "handles_total", {"event": "hit"}),
+        (1, "anonymous_requests_total", {}),
+        (1, "conversations", {}),
+        (1, "prefill_seconds_count", {"path": "readback"}),
+        (2, "ttft_seconds_count", {}),
+        (1, "leg_healthy", {"role": "decode", "url": decode_url}),
+    ):
+        assert client.metric(f"pd_router_{name}", **labels) == expected, (name, labels)
 
 
 def test_one_log_line_per_request_without_anything_private(pair, conversation):
-    pair.client.chat(
-        conversation, stream=True, headers={"Authorization": "Bearer topsecret", "X-Request-Id": "log-1"}
-    )
-    wait_until(lambda: "request_id=log-1" in pair.client.log.read_text())
-    log = pair.client.log.read_text()
-    (line,) = [line for line in log.splitlines() if "request_id=log-1" in line]
-    for part in ("path=prefill", "status=200", "stream=true", "prompt_tokens=37", "saved=true", "outcome=ok"):
-        assert f" {part} " in line
-    assert f"decode={pair.client.ask('GET', '/health').json['decode'][0]['url']}" in line
-    prefill_ms = line.split("prefill_ms=")[1].split()[0]
-    assert f"Prefill done in {prefill_ms}ms" in line
-    assert float(line.split("ttft_ms=")[1].split()[0]) >= float(prefill_ms)
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    headers = {
+        "Authorization": "Bearer topsecret",
+        "X-Request-Id": "log-1",
+        "traceparent": f"00-{trace}-00f067aa0ba902b7-01",
+    }
+    pair.client.chat(conversation, stream=True, headers=headers)
+    line = pair.client.logged("log-1")
+    expected = {
+        "path": "prefill",
+        "reason": "forced-unavailable",
+        "identity": "explicit",
+        "endpoint": "/v1/chat/completions",
+        "status": "200",
+        "stream": "true",
+        "prompt_tokens": "37",
+        "saved": "true",
+        "outcome": "ok",
+        "readback": "none",
+        "attempts": "2",
+        "trace": trace,
+        "key": "-",
+        "retries": "0",
+        "prefill": pair.urls[0],
+        "decode": pair.urls[1],
+        "msg": f'"Prefill done in {line["prefill_ms"]}ms"',
+    }
+    assert expected.items() <= line.items()
+    assert float(line["ttft_ms"]) >= float(line["prefill_ms"])
     for secret in ("topsecret", conversation, "remote_", "hello"):
-        assert secret not in line
+        assert secret not in " ".join(line.values())
 
 
 def test_a_large_body_and_a_small_limit(engine, router):

@@ -20,6 +20,8 @@ REQUEST_TIMEOUT_S = 900.0
 ERROR_LENGTH = 300
 FIRST_TOP = 5
 TOKEN_ID = "token_id:"
+# A sweep measures prefill's read from decode; left to itself the router lets decode answer short turns alone.
+READ_BACK = {"X-KV-Path": "readback"}
 
 
 @dataclass
@@ -95,6 +97,7 @@ class ChatClient:
                 "return_tokens_as_token_ids": True,
                 "conversation_id": conversation_id,
             },
+            extra_headers=READ_BACK,
         ) as response:
             reply.path = response.headers.get("X-KV-Path")
             prefill = response.headers.get("X-Prefill-Ms")

@@ -49,7 +49,7 @@ class RouterJob:
     name: str
     allocation: Allocation
     port: int
-    ttl: float
+    arguments: tuple[str, ...]  # of `toolkit router serve`, which takes the engines' addresses too
     prefill: tuple[str, ...]  # names of the engine jobs whose addresses it waits for
     decode: tuple[str, ...]
 
@@ -107,7 +107,7 @@ def plan_run(
         name=ROUTER,
         allocation=_beside_router(settings, settings.router.time_limit_minutes),
         port=settings.router.port,
-        ttl=settings.router.ttl,
+        arguments=_router_arguments(settings, RunFolder(folder)),
         prefill=tuple(job.name for job in engines if job.role == "prefill"),
         decode=tuple(job.name for job in engines if job.role == "decode"),
     )
@@ -154,11 +154,38 @@ def _engine(settings: Deployment, role: Role, index: int, places: Places) -> Eng
             exclusive=True,
             time_limit_minutes=leg.time_limit_minutes,
         ),
-        environment=engine_environment(settings, role),
+        environment=(*_lease_secret(settings, role), *engine_environment(settings, role)),
         arguments=vllm_arguments(settings, role, index, places.model),
         port=leg.port,
         side_channel_port=leg.side_channel_port,
     )
+
+
+def _router_arguments(settings: Deployment, folder: RunFolder) -> tuple[str, ...]:
+    router = settings.router
+    return (
+        *("--host", "0.0.0.0", "--port", str(router.port)),
+        *("--path", router.path, "--decode-local-tokens", str(router.decode_local_tokens)),
+        *("--ttl", f"{router.ttl:g}"),
+        *(("--lease-hold", f"{router.lease_hold:g}") if router.lease_hold is not None else ()),
+        # Engines without a secret answer the router's node with 403.
+        *(
+            ("--lease-secret-file", str(router.lease_secret_file))
+            if router.lease_secret_file
+            else ("--no-claim",)
+        ),
+        *(("--map-file", str(folder.conversations)) if router.keep_map else ()),
+        *("--max-concurrent", str(router.max_concurrent)),
+        *("--queue-timeout", f"{router.queue_timeout:g}"),
+        *("--access-log", str(folder.access_log)),
+    )
+
+
+def _lease_secret(settings: Deployment, role: Role) -> tuple[tuple[str, str], ...]:
+    """Decode holds the leases; a variable of the same name in its `env` goes first."""
+    file = settings.router.lease_secret_file
+    given = "PD_LEASE_SECRET_FILE" in leg_of(settings, role).env
+    return (("PD_LEASE_SECRET_FILE", str(file)),) if file and role == "decode" and not given else ()
 
 
 def _beside_router(settings: Deployment, time_limit_minutes: int) -> Allocation:

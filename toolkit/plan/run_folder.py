@@ -42,6 +42,11 @@ class RunFolder:
         return self.log("access")
 
     @property
+    def conversations(self) -> PurePosixPath:
+        """The router's map of conversations, where it is kept."""
+        return self.root / "conversations.sqlite"
+
+    @property
     def schedule(self) -> PurePosixPath:
         return self.root / "sweep" / "schedule.json"
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
-from urllib.parse import SplitResult, urlsplit
+from typing import Literal, get_args
 
 from toolkit.errors import SettingsError
+from toolkit.router.fleet.urls import Identity, identity, presentable, what_is_wrong
+
+PathChoice = Literal["auto", "prefill", "readback", "decode-local"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +22,44 @@ class RouterConfig:
         SettingsError: a value cannot work; the message names it.
     """
 
-    prefill: tuple[str, ...]
-    decode: tuple[str, ...]
+    prefill: tuple[str, ...] = ()
+    decode: tuple[str, ...] = ()
+    # A members file or a run's folder; its engines come and go, beside those above.
+    members: Path | None = None
     host: str = "127.0.0.1"
     port: int = 8000
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    api_keys: Path | None = None
+    engine_key_file: Path | None = None
+
+    # auto: the path of a turn that what was measured says is the quickest.
+    path: PathChoice = "auto"
+    # So many new tokens may decode compute itself: of one turn, and of all turns on one engine at a time.
+    decode_local_tokens: int = 512
+    decode_local_pending_tokens: int = 2048
+    # Where no prefill engine takes traffic, decode computes whole prompts: slower, and beside its streams.
+    decode_alone: bool = True
+
     # Below decode's `decoder_kv_blocks_ttl` (480 s by default): a handle must never outlive its blocks.
     ttl_s: float = 450.0
+    lease_secret_file: Path | None = None
+    # So long leases are renewed; None: they end with ttl_s.
+    lease_hold_s: float | None = None
+    claim: bool = True
     max_conversations: int = 100_000
-    max_map_bytes: int = 256 << 20
+    max_map_bytes: int = 576 << 20
+    # Where the map of conversations outlives a restart; None: nowhere.
+    map_file: Path | None = None
+
+    max_concurrent: int = 1024
+    max_queue: int = 1024
+    queue_timeout_s: float = 30.0
+    max_connections: int = 16384
     max_body_bytes: int = 64 << 20
+    header_timeout_s: float = 30.0
+    # Longer than the idle time of common load balancers, so that they are the ones to close.
+    keepalive_s: float = 75.0
     connect_timeout_s: float = 5.0
     prefill_timeout_s: float = 600.0
     # Longest silence allowed to a streaming engine, and longest refusal to read allowed to a client.
@@ -43,16 +74,33 @@ class RouterConfig:
     access_log: Path | None = None
 
     def __post_init__(self) -> None:
+        self._check_engines()
+        self._check_listening()
+        if self.path not in get_args(PathChoice):
+            raise SettingsError(
+                f"--path {self.path!r} is not a path.",
+                next_step=f"give one of {', '.join(get_args(PathChoice))}",
+            )
+        for name in _POSITIVE:
+            _check_number(_flag(name), getattr(self, name), least=None)
+        for name in _FROM_ZERO:
+            _check_number(_flag(name), getattr(self, name), least=0)
+        self._check_hold()
+
+    def _check_engines(self) -> None:
         for role, urls in (("prefill", self.prefill), ("decode", self.decode)):
-            if not urls:
+            if not urls and self.members is None:
                 raise SettingsError(
                     f"The router has no {role} engine.",
-                    next_step=f"give at least one --{role} URL, for example --{role} http://10.0.0.1:8100",
+                    next_step=f"give at least one --{role} URL, for example --{role} http://10.0.0.1:8100, "
+                    "or a file of engines with --members",
                 )
             object.__setattr__(self, role, tuple(_engine_url(f"--{role}", url) for url in urls))
         _refuse_repeats(
             [("--prefill", url) for url in self.prefill] + [("--decode", url) for url in self.decode]
         )
+
+    def _check_listening(self) -> None:
         if not re.fullmatch(r"[\w.:%-]+", self.host):
             raise SettingsError(
                 f"--host {self.host!r} is not an address to listen on.",
@@ -63,15 +111,38 @@ class RouterConfig:
                 f"--port {self.port} is not between 0 and 65535.",
                 next_step="give --port 8000, or --port 0 for a free one",
             )
-        for name in _POSITIVE:
-            _check_positive(_FLAGS.get(name, f"Router setting {name}"), getattr(self, name))
+        if (self.tls_cert is None) != (self.tls_key is None):
+            given, missing = ("--tls-cert", "--tls-key") if self.tls_cert else ("--tls-key", "--tls-cert")
+            raise SettingsError(f"{given} is given without {missing}.", next_step="give both, or neither")
+        if self.engine_key_file is not None and self.api_keys is None:
+            raise SettingsError(
+                "--engine-key-file without --api-keys would let every client use the engines' key.",
+                next_step="give the clients keys of their own with --api-keys, or leave it out: "
+                "clients then send the engines' key themselves",
+            )
+
+    def _check_hold(self) -> None:
+        if self.lease_hold_s is None:
+            return
+        _check_number("--lease-hold", self.lease_hold_s, least=None)
+        if self.lease_hold_s <= self.ttl_s:
+            raise SettingsError(
+                f"--lease-hold {self.lease_hold_s:g} is not above --ttl {self.ttl_s:g}: "
+                "no lease would live longer by it.",
+                next_step="give --lease-hold more seconds than --ttl, or leave it out",
+            )
 
 
 _POSITIVE = (
     "ttl_s",
     "max_conversations",
     "max_map_bytes",
+    "max_concurrent",
+    "queue_timeout_s",
+    "max_connections",
     "max_body_bytes",
+    "header_timeout_s",
+    "keepalive_s",
     "connect_timeout_s",
     "prefill_timeout_s",
     "stall_timeout_s",
@@ -81,72 +152,56 @@ _POSITIVE = (
     "eject_after",
     "drain_timeout_s",
 )
-_FLAGS = {"ttl_s": "--ttl"}
-_DEFAULT_PORTS = {"http": 80, "https": 443}
+_FROM_ZERO = ("decode_local_tokens", "decode_local_pending_tokens", "max_queue")
+# Those that the command line has; the others are told by their names here.
+_ON_COMMAND_LINE = {
+    "ttl_s",
+    "decode_local_tokens",
+    "decode_local_pending_tokens",
+    "max_concurrent",
+    "max_queue",
+    "queue_timeout_s",
+    "max_connections",
+    "header_timeout_s",
+    "keepalive_s",
+    "health_interval_s",
+    "eject_after",
+    "drain_timeout_s",
+}
 
 
-def _check_positive(what: str, value: float) -> None:
+def _flag(name: str) -> str:
+    if name not in _ON_COMMAND_LINE:
+        return f"Router setting {name}"
+    return "--" + name.removesuffix("_s").replace("_", "-")
+
+
+def _check_number(what: str, value: float, *, least: int | None) -> None:
+    """`least` None: anything above 0."""
     # Not-a-number is neither above nor below anything, so a plain comparison would let it pass.
-    if not (math.isfinite(value) and value > 0):
+    if not (math.isfinite(value) and (value > 0 if least is None else value >= least)):
+        wanted = "above 0" if least is None else f"of at least {least}"
         raise SettingsError(
-            f"{what} must be a finite number above 0, not {value}.",
+            f"{what} must be a finite number {wanted}, not {value}.",
             next_step=f"give {what} such a number, or leave it out for its default",
         )
 
 
 def _engine_url(flag: str, url: str) -> str:
     """`http://host:port[/base]` without a trailing slash; the URL is shown in logs and by /health."""
-    wrong = _what_is_wrong(url)
+    wrong = what_is_wrong(url)
     if wrong:
         raise SettingsError(
-            f"{flag} {_presentable(url)!r} {wrong}.", next_step=f"write it as {flag} http://HOST:PORT"
+            f"{flag} {presentable(url)!r} {wrong}.", next_step=f"write it as {flag} http://HOST:PORT"
         )
     return url.rstrip("/")
 
 
-def _what_is_wrong(url: str) -> str:
-    """Why `url` cannot be an engine's; empty if it can."""
-    # Looked for first: urlsplit drops line breaks and tabs without a word.
-    if any(character.isspace() or not character.isprintable() for character in url):
-        return "has a blank, a line break or another character that no URL has"
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return "has no port between 1 and 65535 or no valid host"
-    if "@" in parts.netloc:
-        return "carries a credential; clients send their own Authorization header"
-    if parts.scheme not in _DEFAULT_PORTS or not parts.netloc:
-        return "does not begin with http:// or https:// and a host"
-    if "?" in url or "#" in url:
-        return "has a query or a fragment"
-    if port == 0 or parts.netloc.endswith(":"):
-        return "has no port between 1 and 65535"
-    return "" if _is_host(parts) else "names no valid host"
-
-
-def _is_host(parts: SplitResult) -> bool:
-    host = parts.hostname or ""
-    if not parts.netloc.startswith("["):
-        return re.fullmatch(r"[\w-]+(\.[\w-]+)*\.?", host) is not None
-    try:
-        return ip_address(host).version == 6
-    except ValueError:
-        return False
-
-
-def _presentable(url: str) -> str:
-    """The URL as an error may show it: a credential or a query may hold a secret."""
-    without_user = re.sub(r"^(\w+://)?.*@", r"\1***@", url, flags=re.DOTALL)
-    return re.sub(r"[?#].*", "?***", without_user, flags=re.DOTALL)
-
-
 def _refuse_repeats(given: list[tuple[str, str]]) -> None:
     """An engine has one role, and counts once in it: neither load nor health could be told otherwise."""
-    seen: dict[tuple[str | int | None, ...], str] = {}
+    seen: dict[Identity, str] = {}
     for flag, url in given:
-        parts = urlsplit(url)
-        engine = (parts.scheme, parts.hostname, parts.port or _DEFAULT_PORTS[parts.scheme], parts.path)
+        engine = identity(url)
         if engine in seen:
             again = "twice" if seen[engine] == flag else f"to {seen[engine]} too"
             raise SettingsError(

@@ -5,6 +5,7 @@ Defaults follow the published system: vLLM 0.29.0 with NIXL 1.4.1, one prefill a
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -20,6 +21,7 @@ from toolkit.settings.base import (
     VARIABLE_PATTERN,
     Count,
     EnvironmentValue,
+    Folder,
     Name,
     Port,
     Seconds,
@@ -126,7 +128,52 @@ class Kv(Section):
 class Router(Section):
     port: Port = 8000
     ttl: Seconds = Field(450, description="seconds a saved handle is used; below kv.decoder_blocks_ttl")
+    path: Literal["auto", "prefill", "readback", "decode-local"] = Field(
+        "auto", description="the path of turns that may take it; auto: the one measured to be the quickest"
+    )
+    decode_local_tokens: Annotated[int, Field(strict=True, ge=0, le=MOST_TOKENS)] = Field(
+        512, description="largest number of new tokens of a turn that decode may compute alone"
+    )
+    lease_secret_file: Folder | None = Field(
+        None,
+        description="file on the cluster with the secret of decode's lease routes, closed to others; without "
+        "one the router neither claims nor renews leases",
+    )
+    lease_hold: Seconds | None = Field(
+        None, description="seconds for which leases are renewed; default: they end with router.ttl"
+    )
+    keep_map: Switch = Field(
+        False,
+        description="the map of conversations outlives a restart, in the run's folder (no NFS or Lustre)",
+    )
+    max_concurrent: Count = Field(1024, description="requests answered at the same time; others wait")
+    queue_timeout: Seconds = Field(30, description="seconds a request may wait before it gets 429")
     time_limit_minutes: Count = 720
+
+    @field_validator("lease_secret_file")
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        if path is not None and not path.is_absolute():
+            raise ValueError("must be an absolute path on the cluster's nodes, without ~")
+        return path
+
+    @model_validator(mode="after")
+    def _hold_renews(self) -> Self:
+        if self.lease_hold is None:
+            return self
+        if self.lease_hold <= self.ttl:
+            raise disagree(
+                f"lease_hold ({self.lease_hold:g} s) must be above ttl ({self.ttl:g} s), or none is renewed",
+                "lease_hold",
+                "ttl",
+            )
+        if self.lease_secret_file is None:
+            raise disagree(
+                "lease_hold needs lease_secret_file: decode's lease routes are closed to other nodes without",
+                "lease_hold",
+                "lease_secret_file",
+            )
+        return self
 
 
 class Sweep(Section):

@@ -5,6 +5,9 @@ with serve_engine(engine) as url:
     engine.fault = Fault(status=503)
     ...
     assert engine.seen[0].body["stream"] is True
+
+It behaves as vLLM with our connector does, or as one without (`stock`). Prefill reads of a decode engine in
+the same process what a handle proves, if its lease is still held.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import itertools
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -23,8 +26,12 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from toolkit.testing import fake_answers as answers
+from toolkit.testing.fake_answers import GENERATE
+from toolkit.testing.fake_handles import BYTES_PER_TOKEN, Blocks, token_count
+from toolkit.testing.fake_leases import OPERATIONS, FakeLeases
+
 Role = Literal["prefill", "decode"]
-GENERATE = ("/v1/chat/completions", "/v1/completions")
 _TRANSPORT = "fake_engine.transport"
 
 
@@ -37,7 +44,8 @@ class Fault:
         delay_s: waited before anything else.
         hang: "answer" sends nothing at all, "stream" stops after `after_events` events, "end" sends all
             events but does not end the stream.
-        reset: the connection is cut, before the answer or in the middle of the stream.
+        reset: the connection is cut, before the answer, after its head or in the middle of the stream.
+        ends: the stream ends in good order after `after_events` events and these bytes.
         after_events: how many events of a stream still arrive.
         only: how many requests it hits (None: all).
         without_params: prefill keeps nothing for decode.
@@ -48,7 +56,8 @@ class Fault:
     headers: tuple[tuple[bytes, bytes], ...] = ((b"content-type", b"application/json"),)
     delay_s: float = 0.0
     hang: Literal["answer", "stream", "end"] | None = None
-    reset: Literal["answer", "stream"] | None = None
+    reset: Literal["answer", "head", "stream"] | None = None
+    ends: bytes | None = None
     after_events: int = 2
     only: int | None = None
     without_params: bool = False
@@ -82,8 +91,19 @@ class _Gone(Exception):
 
 @dataclass(eq=False)
 class FakeEngine:
-    """The ASGI app. `tokens` are the pieces of every generated text; `native` writes a null
-    kv_transfer_params into every other chunk, as vLLM 0.33 does."""
+    """The ASGI app.
+
+    Attributes:
+        tokens: the pieces of every generated text; they end in the middle of a block.
+        native: a null kv_transfer_params in every other chunk, as vLLM 0.33 writes it.
+        stock: vLLM without our connector: handles without proof or lease, and no lease routes.
+        generation: part of the engine's id; our connector draws another one at each start.
+        leases: those that decode grants, and the routes that were asked.
+        stranded: answers whose blocks a stock engine keeps for good, since it was given parameters that
+            neither prefill nor decode sends.
+        responses: stored answers of /v1/responses by id, as the engine sends them.
+        spell: the pieces of a generated text, where they depend on the request and its rendered prompt.
+    """
 
     role: Role
     name: str = "engine"
@@ -92,6 +112,12 @@ class FakeEngine:
     token_s: float = 0.0
     fault: Fault = field(default_factory=Fault)
     healthy: bool = True
+    stock: bool = False
+    generation: str = ""
+    leases: FakeLeases = field(default_factory=FakeLeases)
+    stranded: int = 0
+    responses: dict[str, bytes] = field(default_factory=dict)
+    spell: Callable[[Seen, bytes], Sequence[str]] | None = None
     seen: list[Seen] = field(default_factory=list)
     _serial: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -103,26 +129,77 @@ class FakeEngine:
         self.token_s = 0.0
         self.tokens = ("Once", " upon", " a", " time")
         self.seen.clear()
+        self.stock = False
+        self.generation = ""
+        self.leases.reset()
+        self.stranded = 0
+        self.responses.clear()
+
+    def restart(self, generation: str) -> None:
+        """A new life: another engine id, and no block, lease or response of the earlier one."""
+        self.generation = generation
+        self.leases.forget()
+        self.responses.clear()
+
+    @property
+    def engine_id(self) -> str:
+        """What the engine's handles call it."""
+        return f"{self.name}+{self.generation}" if self.generation else f"{self.name}-id"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         raw = await _read(receive)
-        path = scope["path"]
-        if path in GENERATE:
-            headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
+        path, method = scope["path"], scope["method"]
+        headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
+        if path in GENERATE and method == "POST":
             seen = Seen(path, headers, json.loads(raw))
             self.seen.append(seen)
             await self._generate(seen, scope, receive, send)
-        elif path == "/health":
-            await _answer(send, 200 if self.healthy else 503, b"")
-        elif path == "/v1/models":
-            listed = {"object": "list", "data": [{"id": self.name, "object": "model"}]}
-            await _answer(send, 200, _json(listed))
-        elif path in ("/tokenize", "/detokenize"):
-            await _answer(send, 200, _json({"engine": self.name, "path": path, "echo": json.loads(raw)}))
+        elif path.startswith("/pd/leases"):
+            await self._lease_route(method, path, raw, headers, send)
         else:
-            await _answer(send, 404, b'{"error":{"message":"Not Found","code":404}}')
+            status, body = self._other(path, raw)
+            await _answer(send, status, body)
+
+    def _other(self, path: str, raw: bytes) -> tuple[int, bytes]:
+        if path == "/health":
+            return (200 if self.healthy else 503), b""
+        if path == "/version":
+            return 200, b'{"version":"0.29.0"}'
+        if path == "/v1/models":
+            listed = {"object": "list", "data": [{"id": self.name, "object": "model"}]}
+            return 200, answers.to_json(listed)
+        if path in ("/tokenize", "/detokenize", answers.MESSAGES + "/count_tokens"):
+            body = _object(raw)
+            if body is None:
+                return 400, _error(400, "The body is no JSON object.")
+            if path.startswith("/v1"):
+                count = token_count(answers.render(answers.MESSAGES, body))
+                return 200, answers.to_json({"input_tokens": count})
+            return 200, answers.to_json({"engine": self.name, "path": path, "echo": body})
+        if path.startswith(answers.RESPONSES + "/"):
+            return self._stored(path.removeprefix(answers.RESPONSES + "/"))
+        return 404, b'{"error":{"message":"Not Found","code":404}}'
+
+    def _stored(self, rest: str) -> tuple[int, bytes]:
+        """GET of a stored response, whole as vLLM gives it: with its KV metadata. Or POST .../cancel."""
+        named, _, action = rest.partition("/")
+        found = self.responses.get(named)
+        if found is None:
+            return 404, _error(404, f"Response with id '{named}' not found.")
+        return (400, _error(400, "Cannot cancel a synchronous response.")) if action else (200, found)
+
+    async def _lease_route(
+        self, method: str, path: str, raw: bytes, headers: Mapping[str, str], send: Send
+    ) -> None:
+        operation = path.removeprefix("/pd/leases").strip("/") or "counts"
+        known = method == "GET" if operation == "counts" else operation in OPERATIONS and method == "POST"
+        if self.stock or not known:
+            await _answer(send, 404, b'{"detail":"Not Found"}')
+            return
+        status, body = self.leases.answer(operation, raw, headers.get("authorization"))
+        await _answer(send, status, answers.to_json(body))
 
     async def _generate(self, seen: Seen, scope: Scope, receive: Receive, send: Send) -> None:
         fault = self._fault_of_this_request()
@@ -147,93 +224,106 @@ class FakeEngine:
 
     async def _run(self, seen: Seen, fault: Fault, scope: Scope, send: Send) -> None:
         await asyncio.sleep(fault.delay_s)
+        previous = seen.body.get("previous_response_id")
         if fault.hang == "answer":
             await asyncio.Event().wait()
-        if fault.reset == "answer":
+        if fault.reset in ("answer", "head"):
             seen.ended = "failed"
+            if fault.reset == "head":
+                length = [(b"content-length", b"100")]
+                await send({"type": "http.response.start", "status": 200, "headers": length})
             scope[_TRANSPORT].abort()
         elif fault.status is not None:
             seen.ended = "failed"
             await _answer(send, fault.status, fault.body, fault.headers)
+        elif previous is not None and previous not in self.responses:
+            await _answer(send, 404, _error(404, f"Response with id '{previous}' not found."))
         elif seen.body.get("stream"):
             await self._stream(seen, fault, scope, send)
         else:
-            seen.params = self._params_for(seen, fault)
-            for _ in self.tokens if self.role == "decode" else ():
+            reply = self._reply(seen, fault)
+            for _ in reply.tokens if self.role == "decode" else ():
                 await asyncio.sleep(self.token_s)
-            whole = _json(self._whole(seen))
-            seen.sent.append(whole)
-            await _answer(send, 200, _with_member(whole, seen.params, self.native))
+            whole, clean = reply.whole()
+            seen.sent.append(clean)
+            await _answer(send, 200, whole)
 
     async def _stream(self, seen: Seen, fault: Fault, scope: Scope, send: Send) -> None:
-        seen.params = self._params_for(seen, fault)
+        reply = self._reply(seen, fault)
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-engine", self.name.encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        chunks = self._chunks(seen)
-        for number, chunk in enumerate(chunks):
+        events = list(reply.events())
+        for number, (event, clean) in enumerate(events):
             if number == fault.after_events and fault.reset == "stream":
                 seen.ended = "failed"
                 scope[_TRANSPORT].abort()
                 return
             if number == fault.after_events and fault.hang == "stream":
                 await asyncio.Event().wait()
-            params = seen.params if number == len(chunks) - 1 else None
-            event = _with_member(chunk, params, self.native)
-            await send(_body(b"data: " + event + b"\n\n", more=True))
-            seen.sent.append(b"data: " + chunk + b"\n\n")
-            await asyncio.sleep(self.token_s)
-        seen.sent.append(b"data: [DONE]\n\n")
-        await send(_body(b"data: [DONE]\n\n", more=fault.hang == "end"))
+            if number == fault.after_events and fault.ends is not None:
+                seen.ended = "failed"
+                await send(_body(fault.ends, more=False))
+                return
+            more = number < len(events) - 1
+            await send(_body(event, more=more or fault.hang == "end"))
+            seen.sent.append(clean)
+            if more:
+                await asyncio.sleep(self.token_s)
         if fault.hang == "end":
             await asyncio.Event().wait()
 
-    def _chunks(self, seen: Seen) -> list[bytes]:
-        chat = seen.path == "/v1/chat/completions"
-        last = len(self.tokens) - 1
-        chunks = []
-        for number, token in enumerate(self.tokens):
-            piece = {"delta": {"content": token}} if chat else {"text": token}
-            choice: dict[str, Any] = {"index": 0, **piece}
-            choice |= {"logprobs": None, "finish_reason": "length" if number == last else None}
-            chunks.append(_json({"id": "gen-1", "model": self.name, "choices": [choice]}))
-        if (seen.body.get("stream_options") or {}).get("include_usage"):
-            chunks.append(_json({"id": "gen-1", "choices": [], "usage": _USAGE}))
-        return chunks
+    def _reply(self, seen: Seen, fault: Fault) -> answers.Reply:
+        prompt = answers.render(seen.path, seen.body)
+        seen.params = None if fault.without_params else self._params_for(seen, prompt)
+        reply = answers.Reply(
+            seen.path,
+            f"resp_{self.name}_{next(self._serial)}" if seen.path == answers.RESPONSES else "gen-1",
+            self.name,
+            tuple(self._said(seen, prompt)),
+            token_count(prompt),
+            seen.body.get("n") or 1,
+            seen.params,
+            self.native,
+            bool((seen.body.get("stream_options") or {}).get("include_usage")),
+        )
+        if seen.path == answers.RESPONSES and seen.body.get("store", True):
+            self.responses[reply.id] = reply.whole()[0]
+        return reply
 
-    def _whole(self, seen: Seen) -> dict[str, Any]:
-        text = "".join(self.tokens)
-        choice: dict[str, Any] = {"index": 0, "finish_reason": "stop", "stop_reason": None, "logprobs": None}
-        if seen.path == "/v1/chat/completions":
-            call = {"id": "call-1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-            message = {"role": "assistant", "content": text, "reasoning": None, "tool_calls": [call]}
-            choice |= {"message": message}
-        else:
-            choice |= {"text": text}
-        choices = [choice | {"index": number} for number in range(seen.body.get("n") or 1)]
-        return {"id": "gen-1", "model": self.name, "choices": choices, "usage": _USAGE}
+    def _said(self, seen: Seen, prompt: bytes) -> Sequence[str]:
+        return self.tokens if self.spell is None else self.spell(seen, prompt)
 
-    def _params_for(self, seen: Seen, fault: Fault) -> dict[str, Any] | None:
-        """As our connector's request_finished answers: what the other side may read from here."""
+    def _params_for(self, seen: Seen, prompt: bytes) -> dict[str, Any] | None:
+        """What the other side may read from here, as `request_finished` of the connector answers."""
         asked = seen.body.get("kv_transfer_params")
-        if not asked or fault.without_params:
+        if not asked:
             return None
-        is_prefill = bool(asked.get("do_remote_decode"))
-        read = {"pd_read": 32 if asked.get("remote_block_ids") else 0} if is_prefill else {}
-        return {
-            **read,
-            "do_remote_prefill": is_prefill,
-            "do_remote_decode": not is_prefill,
-            "remote_block_ids": [[1, 2, 3]],
-            "remote_engine_id": f"{self.name}-id",
-            "remote_request_id": f"{self.name}-{next(self._serial)}",
-            "remote_host": "10.1.2.3",
-            "remote_port": 5600,
-            "tp_size": 1,
-            "remote_num_tokens": 40,
-        }
+        # The last token has no KV yet.
+        history = (prompt + "".join(self._said(seen, prompt)).encode())[:-BYTES_PER_TOKEN]
+        request = f"{self.name}-{next(self._serial)}"
+        if asked.get("do_remote_decode"):
+            return Blocks(prompt, self.engine_id, request, self.stock).for_decode(asked)
+        pulls = bool(asked.get("do_remote_prefill"))
+        if self.stock:
+            self.stranded += not pulls
+        else:
+            for name in asked.get("pd_release", ()):
+                self.leases.release(name)
+            if not asked.get("pd_retain", pulls):
+                return None
+        return Blocks(history, self.engine_id, request, self.stock).for_prefill(self.leases)
 
 
-_USAGE = {"prompt_tokens": 37, "total_tokens": 41, "completion_tokens": 4}
+def _object(raw: bytes) -> dict[str, Any] | None:
+    try:
+        body = json.loads(raw)
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def _error(status: int, message: str) -> bytes:
+    return answers.to_json({"error": {"message": message, "type": "invalid_request_error", "code": status}})
 
 
 class _Protocol(HttpToolsProtocol):
@@ -245,17 +335,17 @@ class _Protocol(HttpToolsProtocol):
 
 
 @contextmanager
-def serve_engine(engine: FakeEngine) -> Iterator[str]:
-    """Serves an engine on a free loopback port; gives its URL."""
+def serve_engine(engine: FakeEngine, port: int = 0) -> Iterator[str]:
+    """Serves an engine on a loopback port, 0: a free one; gives its URL."""
     config = uvicorn.Config(engine, http=_Protocol, ws="none", lifespan="off", log_level="critical")
-    with serve_in_thread(uvicorn.Server(config)) as url:
+    with serve_in_thread(uvicorn.Server(config), port=port) as url:
         yield url
 
 
 @contextmanager
-def serve_in_thread(server: uvicorn.Server, host: str = "127.0.0.1") -> Iterator[str]:
-    """Runs a uvicorn server in a thread on a free port; gives its URL and stops it afterwards."""
-    with socket.create_server((host, 0)) as listener:
+def serve_in_thread(server: uvicorn.Server, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """Runs a uvicorn server in a thread, on a free port by default; gives its URL and stops it afterwards."""
+    with socket.create_server((host, port)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:
@@ -316,18 +406,7 @@ def _body(data: bytes, *, more: bool) -> dict[str, Any]:
     return {"type": "http.response.body", "body": data, "more_body": more}
 
 
-def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _with_member(chunk: bytes, params: dict[str, Any] | None, native: bool) -> bytes:
-    """As the plugin splices it: a last member of the chunk's object."""
-    if params is None and not native:
-        return chunk
-    return chunk[:-1] + b',"kv_transfer_params":' + _json(params) + b"}"
-
-
-def wait_until(true: Callable[[], object], timeout_s: float = 5.0) -> None:
+def wait_until(true: Callable[[], object], timeout_s: float = 30.0) -> None:
     """Polls until `true()` holds.
 
     Raises:

@@ -17,10 +17,9 @@ FORMAT = 2
 """Version of everything below; an engine reads only handles of its own."""
 BLOCK_DIGEST_BYTES = 8
 PROMPT_DIGEST_BYTES = 16
-MOST_DIGESTS = 1024
-"""Of one handle. Up to so many blocks each has its own digest."""
-TAIL_DIGESTS = 64
-"""In a longer history the last blocks have their own, for turns that edit the end; the others share."""
+NEARNESS = 16
+"""An edit n blocks before a history's end costs less than n / NEARNESS blocks of reuse more. The last
+2 * NEARNESS blocks have a digest each."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +38,19 @@ class Context:
         return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def marks(blocks: int) -> Sequence[int]:
-    """After how many blocks there is a digest, in a history of so many whole blocks. Ascending."""
-    if blocks <= MOST_DIGESTS:
-        return range(1, blocks + 1)
-    shared = blocks - TAIL_DIGESTS
-    stride = -(-shared // (MOST_DIGESTS - TAIL_DIGESTS))
-    return [*range(stride, shared + 1, stride), *range(shared + 1, blocks + 1)]
+def marks(blocks: int) -> list[int]:
+    """After how many blocks there is a digest, in a history of so many whole blocks. Ascending.
+
+    They lie the denser the nearer the end: what is computed anew after an edit grows little, wherever it is,
+    and a longer history needs few digests more."""
+    places: list[int] = []
+    place, stride = blocks, 1
+    while place > 0:
+        count = NEARNESS if stride > 1 else 2 * NEARNESS
+        run = range(place, max(place - count * stride, 0), -stride)
+        places += run
+        place, stride = place - count * stride, 2 * stride
+    return places[::-1]
 
 
 def block_digests(tokens: Sequence[int], context: Context, blocks: int | None = None) -> bytes:

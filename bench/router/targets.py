@@ -1,0 +1,163 @@
+"""The routers under test: their command lines, and one of them as a process pinned to its core."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import secrets
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.router import BenchFailed
+from bench.router.client import Door
+
+ROOT = Path(__file__).parents[2]
+READY_S = 30.0
+STOP_S = 15.0
+
+OURS = ".venv/bin/toolkit router serve --host 127.0.0.1 --port {port} --prefill {prefill} --decode {decode}"
+SWITCHED_ON = {
+    "--access-log": "{folder}/access.log",
+    "--api-keys": "{folder}/api-keys",
+    "--map-file": "{folder}/map.sqlite",
+    "--lease-secret-file": "{folder}/lease-secret",
+    "--lease-hold": "900",
+}
+"""Everything of ours that costs something and is off unless an option says otherwise."""
+PEER = (
+    "{peer} --vllm-pd-disaggregation --kv-connector nixl --policy round_robin --log-level warning"
+    " --host 127.0.0.1 --port {port} --prefill {prefill} --decode {decode} --prometheus-port {free}"
+    " --worker-startup-check-interval 1"
+)
+"""In its cheapest form: the other policies look into the text, and at level info it logs requests."""
+
+
+class TargetFailed(BenchFailed):
+    """A router did not start; the text has the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What a command line is filled in with."""
+
+    prefill: str
+    decode: str
+    folder: Path
+    peer: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """A router that runs."""
+
+    door: Door
+    pid: int
+
+
+def our_command() -> tuple[str, tuple[str, ...]]:
+    """The command line of the router of this tree with everything on, and the options that it lacks.
+
+    Raises:
+        TargetFailed: it does not run at all.
+    """
+    shown = subprocess.run(
+        [*shlex.split(OURS)[:3], "--help"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    if shown.returncode:
+        raise TargetFailed(f"{OURS.split(' --')[0]} --help: {shown.stderr.strip()}\nNext: make install")
+    has = {option for option in SWITCHED_ON if option in shown.stdout}
+    on = " ".join(f"{option} {value}" for option, value in SWITCHED_ON.items() if option in has)
+    return f"{OURS} {on}".strip(), tuple(option for option in SWITCHED_ON if option not in has)
+
+
+@asynccontextmanager
+async def running(name: str, template: str, places: Places, core: int) -> AsyncIterator[Router]:
+    """The router `name`, pinned to `core`, while it is needed.
+
+    Raises:
+        TargetFailed: it ended, or does not answer /health within READY_S.
+    """
+    folder = places.folder / name
+    folder.mkdir()
+    key = _secrets(folder)
+    port, free = _free_port(), _free_port()
+    filled = template.format(
+        port=port, free=free, folder=folder, prefill=places.prefill, decode=places.decode, peer=places.peer
+    )
+    log = folder / "log"
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            shlex.split(filled),
+            cwd=ROOT,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=lambda: _pinned_and_mortal(core),
+        )
+    try:
+        await _ready(process, port, name, log)
+        yield Router(Door(name, port, key), process.pid)
+    finally:
+        await asyncio.to_thread(_end, process)
+
+
+def _secrets(folder: Path) -> str:
+    """Writes the files of SWITCHED_ON that must be there before; gives the API key of the clients."""
+    key = secrets.token_urlsafe(24)
+    for name, text in (("api-keys", f"bench:{key}\n"), ("lease-secret", secrets.token_urlsafe(24))):
+        path = folder / name
+        path.touch(mode=0o600)
+        path.write_text(text)
+    return key
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def _pinned_and_mortal(core: int) -> None:
+    """In the child: its core, and its end when the benchmark is killed."""
+    os.sched_setaffinity(0, {core})
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+
+
+async def _ready(process: subprocess.Popen[bytes], port: int, name: str, log: Path) -> None:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + READY_S
+    while not await asyncio.to_thread(_healthy, port):
+        if process.poll() is not None or loop.time() > end:
+            tail = log.read_text(errors="replace")[-2000:]
+            raise TargetFailed(
+                f"{name} did not get ready within {READY_S:.0f} s. The end of its log:\n{tail}"
+            )
+        await asyncio.sleep(0.1)
+
+
+def _healthy(port: int) -> bool:
+    with suppress(OSError, urllib.error.URLError):
+        return bool(urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2).status == 200)
+    return False
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_S)
+            return
+    print(f"process {process.pid} did not end", file=sys.stderr)

@@ -1,0 +1,361 @@
+"""What the router reads of a request, and what it refuses."""
+
+import json
+
+import pytest
+
+from toolkit.router.paths.choice import Path
+from toolkit.router.request.bodies import decode_body, prefill_body
+from toolkit.router.request.dialects import Endpoint
+from toolkit.router.request.refusal import Refusal
+
+CHAT, COMPLETIONS, RESPONSES, MESSAGES = Endpoint
+HELLO = [{"role": "user", "content": "é"}]
+PLAIN = {
+    CHAT: {"model": "m", "messages": HELLO},
+    COMPLETIONS: {"model": "m", "prompt": "é" * 600},
+    RESPONSES: {"model": "m", "input": HELLO},
+    MESSAGES: {"model": "m", "messages": HELLO, "max_tokens": 9},
+}
+every_endpoint = pytest.mark.parametrize("endpoint", list(Endpoint))
+
+
+@every_endpoint
+@pytest.mark.parametrize(
+    ("body", "headers", "expected"),
+    [
+        ({"conversation_id": "b"}, {"x_conversation_id": "h"}, "b"),
+        ({}, {"x_conversation_id": "c", "x_session_id": "s", "x_correlation_id": "o"}, "c"),
+        ({}, {"x_session_id": "s", "x_correlation_id": "o"}, "s"),
+        ({"prompt_cache_key": "k"}, {"x_correlation_id": "o"}, "o"),
+        ({}, {"x_session_id": "Zoë"}, "Zoë"),
+        ({"prompt_cache_key": "k"}, {}, None),
+        ({}, {"x_session_id": ""}, None),
+        ({}, {}, None),
+    ],
+)
+def test_the_conversation_is_named_in_this_order(read, endpoint, body, headers, expected):
+    found = read(endpoint, {**PLAIN[endpoint], **body}, **headers)
+    assert found.conversation == expected
+    assert (found.keys.explicit is None) == (expected is None)
+    assert "conversation_id" not in found.members
+    assert found.keys.end is not None
+
+
+@every_endpoint
+@pytest.mark.parametrize("bad", ["", "x" * 257, 5, None, ["a"], {"a": 1}, True])
+def test_a_bad_conversation_id_is_refused(read, endpoint, bad):
+    with pytest.raises(Refusal) as refusal:
+        read(endpoint, {**PLAIN[endpoint], "conversation_id": bad})
+    assert (refusal.value.status, refusal.value.param) == (400, "conversation_id")
+
+
+@pytest.mark.parametrize("header", ["x_conversation_id", "x_session_id", "x_correlation_id"])
+def test_a_long_name_in_a_header_is_refused(read, header):
+    with pytest.raises(Refusal) as refusal:
+        read(CHAT, PLAIN[CHAT], **{header: "x" * 257})
+    assert (refusal.value.status, refusal.value.param) == (400, header.replace("_", "-"))
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        ("prefill", Path.PREFILL),
+        ("readback", Path.READBACK),
+        ("decode-local", Path.DECODE_LOCAL),
+        (" ReadBack ", Path.READBACK),
+        ("", None),
+    ],
+)
+def test_a_header_forces_a_path(read, value, path):
+    assert read(CHAT, PLAIN[CHAT], x_kv_path=value).forced == path
+
+
+@pytest.mark.parametrize("value", ["decode", "auto", "é", "prefill,readback", b"\xff\x00"])
+def test_another_path_is_refused(read, value):
+    with pytest.raises(Refusal) as refusal:
+        read(CHAT, PLAIN[CHAT], x_kv_path=value)
+    assert (refusal.value.status, refusal.value.param) == (400, "x-kv-path")
+    assert "prefill, readback, decode-local" in refusal.value.message
+
+
+@every_endpoint
+@pytest.mark.parametrize("name", ["kv_transfer_params", "ec_transfer_params"])
+@pytest.mark.parametrize("value", [{}, {"do_remote_prefill": True}, [], "x", 1, False])
+def test_clients_do_not_set_kv_metadata(read, endpoint, name, value):
+    for body in ({name: value}, {"vllm_xargs": {name: value}}):
+        with pytest.raises(Refusal) as refusal:
+            read(endpoint, {**PLAIN[endpoint], **body})
+        assert refusal.value.status == 400
+        assert name in refusal.value.message
+
+
+def test_the_last_of_two_equal_names_counts_as_it_does_for_vllm(read):
+    hidden = b'{"messages":[],"kv_transfer_params":null,"kv_transfer_params":{"a":1}}'
+    with pytest.raises(Refusal):
+        read(CHAT, hidden)
+    shown = b'{"messages":[],"kv_transfer_params":{"a":1},"kv_transfer_params":null,"n":2,"n":1}'
+    found = read(CHAT, shown)
+    assert (found.members, found.transferable) == ({"n": 1}, True)
+
+
+@every_endpoint
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b"[]",
+        b'"x"',
+        b"null",
+        b"7",
+        b"\xff",
+        b'\xff\xfe{\x00"\x00',
+        b'{"stream":"yes"}',
+        b'{"stream":1}',
+        b'{"stream":[true]}',
+        b'{"temperature":NaN}',
+        b'{"temperature":1e999}',
+        b'{"user":"\\ud800"}',
+        b'{"user":"\xc3\x28"}',
+        b'{"tools":' + b"[" * 500 + b"]" * 500 + b"}",
+        b'{"metadata":' + b'{"a":' * 300 + b"1" + b"}" * 301,
+        b'{"messages":[' + b"[" * 300 + b"]" * 301 + b"}",
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"a":1}x',
+    ],
+)
+def test_a_body_that_is_no_request_is_refused(read, endpoint, raw):
+    with pytest.raises(Refusal) as refusal:
+        read(endpoint, raw)
+    assert refusal.value.status == 400
+
+
+STRANGE = [
+    None,
+    0,
+    -1,
+    1.5,
+    True,
+    "",
+    "x",
+    [],
+    [None],
+    [[]],
+    [{}],
+    {},
+    {"a": [1]},
+    10**40,
+    [10**40],
+    ["x", 1],
+]
+
+
+@every_endpoint
+@pytest.mark.parametrize(
+    "name", ["messages", "prompt", "input", "system", "tools", "model", "n", "best_of", "max_tokens", "store"]
+)
+@pytest.mark.parametrize("value", STRANGE)
+def test_what_only_an_engine_can_judge_reaches_it_unchanged(read, sent, endpoint, name, value):
+    body = {**PLAIN[endpoint], name: value}
+    found = read(endpoint, body)
+    if (endpoint, value) == (COMPLETIONS, [10**40]):
+        # A token id that is none: refused by the engine in any form.
+        body["prompt"] = [1e40] if name == "prompt" else body["prompt"]
+    assert sent(decode_body(found, None, retain=False)) == body
+    assert isinstance(found.model, str)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "members", "transferable"),
+    [
+        (CHAT, {}, True),
+        (CHAT, {"n": 1}, True),
+        (CHAT, {"n": None}, True),
+        (CHAT, {"n": 2}, False),
+        (CHAT, {"n": "1"}, False),
+        (CHAT, {"n": 10**30}, False),
+        (CHAT, {"use_beam_search": True}, False),
+        (CHAT, {"use_beam_search": "yes"}, False),
+        (CHAT, {"prompt_logprobs": 1}, False),
+        (CHAT, {"prompt_logprobs": 0}, False),
+        (CHAT, {"prompt_logprobs": None}, True),
+        (CHAT, {"logprobs": True, "top_logprobs": 2}, True),
+        (CHAT, {"echo": True}, False),
+        (CHAT, {"echo": False}, True),
+        (CHAT, {"truncate_prompt_tokens": -1}, False),
+        (CHAT, {"truncate_prompt_tokens": "-1"}, False),
+        (CHAT, {"truncate_prompt_tokens": 100}, True),
+        (CHAT, {"truncate_prompt_tokens": None}, True),
+        (CHAT, {"tools": [{}], "tool_choice": {"type": "tool"}}, True),
+        (COMPLETIONS, {"prompt": "a"}, True),
+        (COMPLETIONS, {"prompt": ["a"]}, True),
+        (COMPLETIONS, {"prompt": [1, 2, 3]}, True),
+        (COMPLETIONS, {"prompt": [[1, 2]]}, True),
+        (COMPLETIONS, {"prompt": []}, True),
+        (COMPLETIONS, {"prompt": ["a", "b"]}, False),
+        (COMPLETIONS, {"prompt": [[1], [2]]}, False),
+        (COMPLETIONS, {"n": 3}, False),
+        (COMPLETIONS, {"best_of": 2}, False),
+        (COMPLETIONS, {"best_of": 1}, True),
+        (COMPLETIONS, {"prompt_embeds": "abc"}, False),
+        (COMPLETIONS, {"echo": True}, True),
+        (COMPLETIONS, {"logprobs": 1}, True),
+        (COMPLETIONS, {"echo": True, "logprobs": 0}, False),
+        (COMPLETIONS, {"prompt_logprobs": 0}, False),
+        (COMPLETIONS, {"truncate_prompt_tokens": -1}, False),
+        (RESPONSES, {}, True),
+        (RESPONSES, {"previous_response_id": "resp_1"}, False),
+        (RESPONSES, {"previous_response_id": 5}, False),
+        (RESPONSES, {"previous_response_id": None}, True),
+        (RESPONSES, {"background": True}, False),
+        (RESPONSES, {"background": False}, True),
+        (RESPONSES, {"truncation": "disabled"}, True),
+        # vLLM truncates unless it says "disabled".
+        (RESPONSES, {"truncation": "auto"}, False),
+        (RESPONSES, {"truncation": None}, False),
+        (RESPONSES, {"tools": [{"type": "function", "name": "f"}]}, True),
+        (RESPONSES, {"tools": [{"type": "function"}, {"type": "code_interpreter"}]}, False),
+        (RESPONSES, {"tools": [{"type": "web_search_preview"}]}, False),
+        (RESPONSES, {"tools": [{"type": "mcp", "server_label": "x"}]}, False),
+        (MESSAGES, {}, True),
+        (MESSAGES, {"tool_choice": {"type": "any"}}, True),
+        (MESSAGES, {"tool_choice": {"type": "auto"}}, True),
+        (MESSAGES, {"tool_choice": {"type": "tool", "name": "f"}}, False),
+    ],
+)
+def test_what_takes_part_in_transfers(read, endpoint, members, transferable):
+    assert read(endpoint, {**PLAIN[endpoint], **members}).transferable == transferable
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "prompt", "tokens"),
+    [
+        (COMPLETIONS, [1, 2], True),
+        (COMPLETIONS, [[1, 2]], True),
+        (COMPLETIONS, [], False),
+        (COMPLETIONS, [[]], False),
+        (COMPLETIONS, "a", False),
+        (COMPLETIONS, ["a"], False),
+        (COMPLETIONS, [[1], [2]], False),
+        (CHAT, [1, 2], False),
+    ],
+)
+def test_prompts_of_tokens_are_told_from_text(read, endpoint, prompt, tokens):
+    assert read(endpoint, {"prompt": prompt}).token_prompt == tokens
+
+
+def test_the_next_turn_contains_the_end_of_this_one(read):
+    history = {
+        CHAT: ("messages", [{"role": "user", "content": f"{n}"} for n in range(5)]),
+        MESSAGES: (
+            "messages",
+            [{"role": "user", "content": [{"type": "text", "text": f"{n}"}]} for n in range(5)],
+        ),
+        RESPONSES: ("input", [{"type": "message", "role": "user", "content": f"{n}"} for n in range(5)]),
+    }
+    for endpoint, (name, items) in history.items():
+        body = {**PLAIN[endpoint], "tools": [{"name": "t"}]}
+        first, second = (read(endpoint, {**body, name: items[:count]}) for count in (3, 5))
+        assert first.keys.end in second.keys.chain
+        assert second.keys.end not in first.keys.chain
+        assert second.history_bytes > first.history_bytes > 0
+        other = read(endpoint, {**body, name: items, "tools": [{"name": "u"}]})
+        assert not set(other.keys.chain) & set(second.keys.chain)
+
+
+@pytest.mark.parametrize("shape", [str, lambda text: [text], lambda text: list(text.encode())])
+def test_a_prompt_is_found_by_its_beginning(read, shape):
+    text = "some words of a prompt " * 80
+    found = [read(COMPLETIONS, {"prompt": shape(part)}).keys for part in (text, text + " and more")]
+    assert found[0].chain
+    assert set(found[0].chain) <= set(found[1].chain)
+
+
+@pytest.mark.parametrize("prompt", [["a" * 600, "b" * 600], [[1] * 600, [2] * 600], None, 5, {"a": 1}])
+def test_what_is_no_single_prompt_is_found_by_name_alone(read, prompt):
+    keys = read(COMPLETIONS, {"prompt": prompt, "conversation_id": "c"}).keys
+    assert keys.explicit is not None
+    assert (keys.chain, keys.end) == ((), None)
+
+
+def test_another_credential_model_salt_or_endpoint_is_another_conversation(read):
+    body = {"model": "m", "messages": HELLO, "input": HELLO}
+    variants = [
+        read(CHAT, body),
+        read(CHAT, body, tenant=b"u" * 16),
+        read(CHAT, {**body, "model": "n"}),
+        read(CHAT, {**body, "cache_salt": "s"}),
+        read(CHAT, {**body, "prompt_cache_key": "k"}),
+        read(CHAT, {**body, "chat_template_kwargs": {"enable_thinking": False}}),
+        read(RESPONSES, body),
+        read(MESSAGES, body),
+    ]
+    assert len({found.keys.end for found in variants}) == len(variants)
+
+
+def test_a_digest_that_changes_with_each_request_is_not_part_of_the_history(read):
+    """vLLM takes such blocks of a system prompt out before it renders it."""
+
+    def keys(header, *, text="be brief"):
+        system = [{"type": "text", "text": header}, {"type": "text", "text": text}]
+        return read(MESSAGES, {**PLAIN[MESSAGES], "system": system}).keys
+
+    first, second = (keys(f"x-anthropic-billing-header: cch={n}") for n in range(2))
+    assert first == second
+    assert first != keys("x-anthropic-billing-header: cch=0", text="be long")
+    assert keys("a") != keys("b")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "members", "previous", "stores"),
+    [
+        (RESPONSES, {}, None, True),
+        (RESPONSES, {"store": None}, None, True),
+        (RESPONSES, {"store": False}, None, False),
+        (RESPONSES, {"previous_response_id": "resp_1"}, "resp_1", True),
+        (CHAT, {"store": True}, None, False),
+    ],
+)
+def test_what_an_engine_may_remember(read, endpoint, members, previous, stores):
+    found = read(endpoint, {**PLAIN[endpoint], **members})
+    assert (found.previous_response, found.stores) == (previous, stores)
+
+
+def test_only_streams_of_messages_do_not_name_their_blocks(read):
+    told = {
+        (endpoint, stream): read(endpoint, {**PLAIN[endpoint], "stream": stream}).tells_handle
+        for endpoint in Endpoint
+        for stream in (True, False)
+    }
+    assert [key for key, tells in told.items() if not tells] == [(MESSAGES, True)]
+
+
+LONG = 2**64 + 1
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "members"),
+    [
+        (CHAT, {"max_tokens": LONG}),
+        (CHAT, {"tools": [{"function": {"parameters": {"properties": {"a": {"maximum": LONG}}}}}]}),
+        (CHAT, {"messages": [*HELLO, {"role": "assistant", "content": None, "value": -LONG}]}),
+        (CHAT, {"messages": [{"content": "x", "tool_calls": [{"function": {"arguments": {"a": LONG}}}]}]}),
+        (CHAT, {"response_format": {"json_schema": {"schema": {"const": LONG}}}}),
+        (CHAT, {"vllm_xargs": {"a": [LONG, 0.1, "é"]}}),
+        (RESPONSES, {"input": [{"type": "x", "value": 10**300}]}),
+        (
+            MESSAGES,
+            {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": {"a": LONG}}]}]},
+        ),
+    ],
+)
+def test_integers_of_any_length_stay_what_they_are(read, sent, endpoint, members):
+    body = {**PLAIN[endpoint], "temperature": 0.7, "user": 'é"\\', **members}
+    found = read(endpoint, {**body, "conversation_id": "c", "kv_transfer_params": None})
+    assert sent(decode_body(found, None, retain=False)) == body
+    kept = {name: value for name, value in members.items() if name != "max_tokens"}
+    assert kept.items() <= sent(prefill_body(found, None)).items()
+    assert b"".join(decode_body(found, None, retain=False)).count(b"\\u") == json.dumps(body).count("\\\\u")

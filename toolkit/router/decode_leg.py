@@ -1,0 +1,215 @@
+"""The decode leg of one request: its answer goes to the client, its new handle into the map."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from toolkit.router.call import Call
+from toolkit.router.fleet.legs import Leg
+from toolkit.router.memory.handle import Handle
+from toolkit.router.memory.records import Held
+from toolkit.router.outcome import AnsweredBadly, PassOn, status_of
+from toolkit.router.paths.choice import Reason
+from toolkit.router.relay import StreamRelay
+from toolkit.router.request import bodies
+from toolkit.router.request.facts import Facts
+from toolkit.router.request.kvmember import NotAnObject, cut_member
+from toolkit.router.request.refusal import Refusal
+from toolkit.router.request.sse import EventTooLarge, is_event_stream, response_id
+from toolkit.router.state import RouterState
+from toolkit.router.wire.client import Answer, EngineFailed, EngineStream
+
+MAX_ANSWER_BYTES = 256 << 20
+
+
+class DecodeLeg:
+    """Asks decode engines on behalf of one request and relays the answer."""
+
+    def __init__(self, state: RouterState, facts: Facts, call: Call, headers: bytes, tenant: bytes) -> None:
+        self._state = state
+        self._facts = facts
+        self._call = call
+        self._headers = headers
+        self._tenant = tenant
+        self._leave = call.reply.on_gone
+        self._must_arrive = False
+        call.reply.on_gone = self._client_left
+
+    def _client_left(self) -> None:
+        """Ends the request at once, but for one moment: prefill holds blocks for a request that decode has
+        not seen yet, and decode's abort is what frees them before their lease ends."""
+        if not self._must_arrive and self._leave is not None:
+            self._leave()
+
+    def _arrived(self) -> None:
+        self._must_arrive = False
+        if self._call.reply.gone:
+            self._client_left()
+
+    async def run(self, leg: Leg, params: dict[str, Any] | None, *, local: bool) -> None:
+        """The client has its answer, or the beginning and an error event, when this returns.
+
+        Raises:
+            EngineFailed: nothing was sent to the client yet. PassOn: the engine refused the request (4xx).
+        """
+        record = self._call.record
+        record.decode = leg.url
+        record.attempts += 1
+        asked_at = time.monotonic()
+        pending = self._to_compute() if local else 0
+        leg.pending_tokens += pending
+        try:
+            with leg.busy():
+                stream = await self._open(leg, params)
+                leg.pending_tokens -= pending
+                pending = 0
+                await self._answer(leg, stream)
+                self._measure(asked_at, local)
+        finally:
+            leg.pending_tokens -= pending
+
+    def _to_compute(self) -> int:
+        """About how many prompt tokens a turn costs an engine that takes it by itself."""
+        suffix = self._call.record.suffix_tokens
+        return self._state.costs.prompt_tokens(self._facts.history_bytes) if suffix is None else suffix
+
+    def _measure(self, asked_at: float, local: bool) -> None:
+        """What the cost model learns of a stream, whose first byte is the first token's."""
+        record, costs = self._call.record, self._state.costs
+        if record.first_byte_at is None or not self._facts.stream or record.outcome != "ok":
+            return
+        took = (record.first_byte_at - asked_at) * 1000
+        if not local:
+            costs.observe_pull(took, prompt=record.prompt_tokens or 0)
+        elif record.reason != Reason.PREFILL_AWAY:
+            costs.observe_local(took, suffix=record.suffix_tokens or 0)
+
+    async def _open(self, leg: Leg, params: dict[str, Any] | None) -> EngineStream:
+        config, facts = self._state.config, self._facts
+        alone = params is None
+        self._must_arrive = not alone
+        try:
+            return await self._state.client.open(
+                leg,
+                facts.endpoint,
+                self._headers,
+                bodies.decode_body(facts, params, retain=self._retains(leg, alone), local=alone),
+                silence_s=config.stall_timeout_s if facts.stream else config.answer_timeout_s,
+                on_sent=self._arrived,
+                # A second pull of blocks without a lease could find other tokens in them.
+                fresh=params is not None and "pd_lease" not in params,
+            )
+        finally:
+            self._must_arrive = False
+
+    def _retains(self, leg: Leg, alone: bool) -> bool:
+        """Whether decode shall keep the blocks for the next turn: somebody must be able to come back for
+        them, and of a prompt that decode computes alone only our connector gives a handle (a stock engine
+        would keep the blocks and tell nobody)."""
+        facts = self._facts
+        if facts.keys.end is None and facts.keys.explicit is None:
+            return False
+        return facts.transferable and facts.tells_handle and (leg.offers_leases or not alone)
+
+    async def _answer(self, leg: Leg, stream: EngineStream) -> None:
+        try:
+            if stream.status >= 500 or 300 <= stream.status < 400:
+                raise AnsweredBadly(leg, await _read(stream))
+            if stream.status >= 400:
+                raise PassOn(leg, await _read(stream))
+            if is_event_stream(stream.headers):
+                await self._relay(leg, stream)
+            else:
+                await self._whole(leg, stream)
+        except BaseException:
+            stream.abort()
+            raise
+
+    async def _relay(self, leg: Leg, stream: EngineStream) -> None:
+        call = self._call
+        relay = StreamRelay(leg, stream, call, self._facts)
+        try:
+            await stream.relay(relay)
+            relay.finish()
+        except EngineFailed as failure:
+            if not call.reply.started:
+                raise
+            stream.abort()
+            self._break_off(failure)
+            return
+        except (NotAnObject, EventTooLarge) as error:
+            if not call.reply.started:
+                raise _unfit(leg) from error
+            stream.abort()
+            self._break_off(_unfit(leg))
+            return
+        except asyncio.CancelledError:
+            if not (call.reply.gone and relay.done):
+                raise
+            # Some clients hang up as soon as they have read the last event.
+        finally:
+            self._note_response(leg, relay.response_id)
+            if not relay.failed and (relay.captured is not None or relay.done):
+                self._keep(leg, relay.captured)
+        if not call.reply.started:
+            raise EngineFailed(leg, "ended its stream before the first event")
+        if not relay.done and not relay.failed:
+            self._break_off(EngineFailed(leg, "ended its stream without its last event"))
+            return
+        self._well_answered(leg)
+        if relay.failed:
+            call.record.outcome = "engine-error"
+        call.reply.end()
+
+    def _break_off(self, failure: EngineFailed) -> None:
+        """The client has part of an answer: it is told that no more will come."""
+        record = self._call.record
+        record.outcome = "decode-broke"
+        record.failures.append(str(failure))
+        self._state.failed(failure)
+        why = f"The decode engine {failure.why} in the middle of its answer."
+        self._call.refuse(Refusal(status_of(failure), why))
+
+    async def _whole(self, leg: Leg, stream: EngineStream) -> None:
+        answer = await _read(stream)
+        try:
+            cut = cut_member(answer.body, self._facts.dialect.nests)
+        except NotAnObject:
+            raise _unfit(leg) from None
+        if self._facts.stores:
+            self._note_response(leg, response_id(cut.text))
+        self._keep(leg, cut.value)
+        self._well_answered(leg)
+        self._call.pass_on(Answer(answer.status, answer.headers, cut.text))
+
+    def _well_answered(self, leg: Leg) -> None:
+        self._state.health.answered(leg)
+
+    def _note_response(self, leg: Leg, response_id: str | None) -> None:
+        if response_id is not None:
+            self._state.stored.note(self._tenant, response_id, leg.url)
+
+    def _keep(self, leg: Leg, params: object) -> None:
+        """Notes what decode holds now, for the conversation's next turn."""
+        facts, record = self._facts, self._call.record
+        if not facts.transferable:
+            return
+        handle = Handle.pack(params) if isinstance(params, dict) else None
+        now = time.monotonic()
+        tokens = record.prompt_tokens or self._state.costs.prompt_tokens(facts.history_bytes)
+        if handle is not None:
+            self._state.health.saw_engine(leg, handle.engine)
+            record.saved = True
+            tokens = handle.tokens
+        held = Held(leg.url, handle, tokens, facts.history_bytes, now, now, record.prompt_tokens)
+        self._state.save(facts.keys, leg, held)
+
+
+async def _read(stream: EngineStream) -> Answer:
+    return Answer(stream.status, stream.headers, await stream.read(MAX_ANSWER_BYTES))
+
+
+def _unfit(leg: Leg) -> EngineFailed:
+    return EngineFailed(leg, "sent something that cannot be relayed")

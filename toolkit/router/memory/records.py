@@ -1,0 +1,93 @@
+"""What the map of conversations is told and tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from toolkit.router.memory.handle import Handle
+
+if TYPE_CHECKING:
+    from toolkit.router.memory.conversation import Conversation
+
+
+@dataclass(slots=True)
+class Held:
+    """What a decode engine has of a conversation.
+
+    Attributes:
+        leg: the engine's URL.
+        handle: None: nothing is pinned, or another turn is reading it; the engine's prefix cache may have it.
+        tokens: of prompt and answer together, as far as known.
+        history_bytes: length of the request's history.
+        saved_at: when the engine gave the handle, seconds of the map's clock.
+        used_at: when the conversation's latest turn was.
+        prompt_tokens: of the turn's prompt alone; None: not told.
+    """
+
+    leg: str
+    handle: Handle | None
+    tokens: int
+    history_bytes: int
+    saved_at: float
+    used_at: float
+    prompt_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A conversation that a request continues, branches from or repeats.
+
+    Attributes:
+        exact: it was found by the end of its newest turn, and the request goes on from there. Only then may a
+            handle without proof be read.
+        position: which key of the request's chain it was found by; None: by name, or in a prompt's text.
+    """
+
+    held: Held
+    exact: bool
+    position: int | None
+    conversation: Conversation = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A lease that nobody will use: superseded, evicted, expired, nameless, or what `drop` was told."""
+
+    leg: str
+    lease: str = field(repr=False)
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One conversation as it is kept outside of the process.
+
+    Attributes:
+        key: names it; 32 bytes.
+        ids: the tenant's 16 bytes, then 16 for each key that finds it.
+        named: found by the client's name: `ids` has that, then the end of the newest turn.
+        ends: of a prompt's text, 20 bytes for each end: grid point and length.
+    """
+
+    key: bytes
+    ids: bytes
+    named: bool
+    ends: bytes
+    held: Held
+
+
+class Journal:
+    """Is told of every change, in order; this one forgets it. None of these may wait."""
+
+    def saved(self, entry: Entry) -> None:
+        """A conversation is new, or has its handle back."""
+
+    def handle_left(self, key: bytes) -> None:
+        """Its handle is being read, or of no use any more."""
+
+    def removed(self, key: bytes) -> None:
+        """The conversation is gone."""
+
+    def leg_dropped(self, leg: str) -> None:
+        """All conversations of this leg are gone."""

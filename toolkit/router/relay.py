@@ -1,0 +1,91 @@
+"""From a decode stream to the client: events pass as they come, the new handle is taken out."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+from toolkit.router.call import Call
+from toolkit.router.fleet.legs import Leg
+from toolkit.router.outcome import AnsweredBadly, PassOn
+from toolkit.router.request.facts import Facts
+from toolkit.router.request.sse import EventRelay
+from toolkit.router.wire.client import Answer, EngineStream
+
+# A typed error event, or vLLM's `data: {"error": ...}`; the group is the JSON text.
+_ERROR = re.compile(
+    rb'^(?:event: error\r?\ndata: |data: (?=\{"(?:error"|object":"error")))(.*)$', re.MULTILINE
+)
+
+
+class StreamRelay:
+    """The sink of one decode stream. The client's answer begins with the first whole event, so that a stream
+    that breaks or reports an error before it can still be asked for elsewhere.
+
+    Attributes:
+        failed: the stream carried an error event.
+    """
+
+    def __init__(self, leg: Leg, stream: EngineStream, call: Call, facts: Facts) -> None:
+        self._leg = leg
+        self._stream = stream
+        self._call = call
+        self._events = EventRelay(facts.endpoint, wants_id=facts.stores)
+        self.failed = False
+
+    @property
+    def captured(self) -> Any:
+        """The KV metadata that the stream carried."""
+        return self._events.captured
+
+    @property
+    def response_id(self) -> str | None:
+        """Of a response that the engine may have stored."""
+        return self._events.response_id
+
+    @property
+    def done(self) -> bool:
+        """The stream's last event has passed."""
+        return self._events.done
+
+    def __call__(self, data: bytes) -> None:
+        """Raises PassOn or AnsweredBadly (an error before anything else), NotAnObject, EventTooLarge."""
+        ready = self._events.feed(data)
+        if ready:
+            self._pass(ready)
+
+    def finish(self) -> None:
+        """After the stream's regular end: its last event may lack the blank line. Part of another one is not
+        passed on: the error event that follows it would be taken for the rest of it."""
+        rest = self._events.finish()
+        if rest and self.done:
+            self._pass(rest)
+
+    def _pass(self, events: bytes) -> None:
+        if b"error" in events and (error := _ERROR.search(events)) is not None:
+            if not self._call.reply.started and error.start() == 0:
+                raise _as_answer(self._leg, error[1].strip())
+            self.failed = True
+        if not self._call.reply.started:
+            self._begin()
+        self._call.write(events)
+
+    def _begin(self) -> None:
+        self._call.start(self._stream.status, self._stream.headers)
+        self._call.reply.on_pause = self._stream.pause
+        self._call.reply.on_resume = self._stream.resume
+
+
+def _as_answer(leg: Leg, error: bytes) -> PassOn | AnsweredBadly:
+    """What the engine would have answered if it had known of the error before it began a stream."""
+    try:
+        told = orjson.loads(error)
+    except orjson.JSONDecodeError:
+        told = None
+    detail = told.get("error") if isinstance(told, dict) else None
+    code = detail.get("code") if isinstance(detail, dict) else None
+    status = code if isinstance(code, int) and 400 <= code <= 599 else 500
+    answer = Answer(status, [(b"content-type", b"application/json")], error)
+    return PassOn(leg, answer) if status < 500 else AnsweredBadly(leg, answer)

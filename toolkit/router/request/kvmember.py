@@ -1,0 +1,138 @@
+"""Cuts the member "kv_transfer_params" out of a JSON object, every other byte left as it was."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+NAME = "kv_transfer_params"
+NEEDLE = b'"kv_transfer_params"'
+_SPACE = " \t\r\n"
+_raw_decode = json.JSONDecoder().raw_decode
+
+
+class NotAnObject(ValueError):
+    """The text is not exactly one JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The text without the member, and the member's value (None: absent or null)."""
+
+    text: bytes
+    value: Any
+
+
+def cut_member(text: bytes, inside: str | None = None) -> Cut:
+    """Cuts the member, with one of its commas, from the object and from that in its member `inside`.
+
+    Raises:
+        NotAnObject: the name occurs in `text`, but `text` is not one JSON object.
+    """
+    # Inside a JSON string the quotes of the name would be escaped, so most texts end here.
+    at = text.find(NEEDLE)
+    if at < 0:
+        return Cut(text, None)
+    if text.find(NEEDLE, at + 1) < 0:
+        # The walk below judges what orjson refuses: NaN and lone surrogates, which an engine may write.
+        with suppress(orjson.JSONDecodeError):
+            return _cut_only(text, at, inside)
+    try:
+        source = text.decode()
+        walk = _Walk(source, inside)
+        walk.whole()
+    except (ValueError, IndexError, RecursionError) as error:
+        raise NotAnObject(f"not one JSON object: {error}") from None
+    for start, end in reversed(walk.spans):
+        source = source[:start] + source[end:]
+    return Cut(source.encode(), walk.value)
+
+
+def _cut_only(text: bytes, at: int, inside: str | None) -> Cut:
+    """The name stands once. If it is a member's, then that member's: engines do not escape names."""
+    owner = orjson.loads(text)
+    if not isinstance(owner, dict):
+        raise NotAnObject("not one JSON object: another value")
+    if NAME not in owner and inside is not None:
+        owner = owner.get(inside)
+    if not isinstance(owner, dict) or NAME not in owner:
+        return Cut(text, None)
+    rest = text[at:].decode()
+    _, end = _raw_decode(rest, _skip(rest, _skip(rest, len(NEEDLE)) + 1))
+    before = text[:at].rstrip()
+    if before.endswith(b","):
+        return Cut(before[:-1] + rest[end:].encode(), owner[NAME])
+    after = _skip(rest, end)
+    tail = rest[_skip(rest, after + 1) :] if rest[after] == "," else rest[end:]
+    return Cut(text[:at] + tail.encode(), owner[NAME])
+
+
+class _Walk:
+    """Walks the members of an object: text in values cannot fool it.
+
+    Attributes:
+        spans: what to cut, in order.
+        value: the last value that is not null.
+    """
+
+    def __init__(self, source: str, inside: str | None) -> None:
+        self.spans: list[tuple[int, int]] = []
+        self.value: Any = None
+        self._source = source
+        self._inside = inside
+
+    def whole(self) -> None:
+        end = self._object(_skip(self._source, 0), self._inside)
+        if _skip(self._source, end) != len(self._source):
+            raise ValueError("text after the object")
+
+    def _object(self, at: int, inside: str | None) -> int:
+        source = self._source
+        if source[at] != "{":
+            raise ValueError("no object")
+        at = _skip(source, at + 1)
+        comma: int | None = None
+        while source[at] != "}":
+            start = at
+            if source[at] != '"':
+                raise ValueError("no member name")
+            name, at = _raw_decode(source, at)
+            at = _skip(source, at)
+            if source[at] != ":":
+                raise ValueError("no colon")
+            end = self._value(name, _skip(source, at + 1), inside)
+            at = _skip(source, end)
+            more = source[at] == ","
+            if name == NAME:
+                self.spans.append(_span(source, start, end, comma, at if more else None))
+            # After a cut first member its following comma is gone too, so the next one is first again.
+            comma = at if more and (name != NAME or comma is not None) else None
+            if more:
+                at = _skip(source, at + 1)
+            elif source[at] != "}":
+                raise ValueError("no comma")
+        return at + 1
+
+    def _value(self, name: str, at: int, inside: str | None) -> int:
+        if name == inside and self._source[at] == "{":
+            return self._object(at, None)
+        found, end = _raw_decode(self._source, at)
+        if name == NAME and found is not None:
+            self.value = found
+        return end
+
+
+def _span(source: str, start: int, end: int, before: int | None, after: int | None) -> tuple[int, int]:
+    if before is not None:
+        return before, end
+    return (start, end) if after is None else (start, _skip(source, after + 1))
+
+
+def _skip(source: str, at: int) -> int:
+    while at < len(source) and source[at] in _SPACE:
+        at += 1
+    return at
