@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from toolkit.router.observe.record import RequestRecord, trace_id
+from toolkit.router.request.kvmember import cut_shown
 from toolkit.router.request.refusal import Dialect, Refusal
 from toolkit.router.wire.client import Answer
 from toolkit.router.wire.headers import RawHeaders, request_id, to_client
@@ -40,8 +41,12 @@ class Call:
         self.reply.write(data)
 
     def pass_on(self, answer: Answer) -> None:
-        """An engine's whole answer."""
-        self._whole(answer.status, to_client(answer.headers), answer.body)
+        """An engine's whole answer; of an error that repeats the request, without what the router put in."""
+        body = answer.body if answer.status < 400 else cut_shown(answer.body)
+        if body is None:
+            self.refuse(Refusal(answer.status, "The engine refused the request; the router's log names it."))
+            return
+        self._whole(answer.status, to_client(answer.headers), body)
 
     def refuse(self, refusal: Refusal) -> None:
         """An error of the router, in the form that the answer's beginning allows."""

@@ -35,6 +35,7 @@ class DecodeLeg:
         self._tenant = tenant
         self._leave = call.reply.on_gone
         self._must_arrive = False
+        self._pending = 0
         call.reply.on_gone = self._client_left
 
     def _client_left(self) -> None:
@@ -58,17 +59,19 @@ class DecodeLeg:
         record.decode = leg.url
         record.attempts += 1
         asked_at = time.monotonic()
-        pending = self._to_compute() if local else 0
-        leg.pending_tokens += pending
+        self._pending = self._to_compute() if local else 0
+        leg.pending_tokens += self._pending
         try:
             with leg.busy():
-                stream = await self._open(leg, params)
-                leg.pending_tokens -= pending
-                pending = 0
-                await self._answer(leg, stream)
+                await self._answer(leg, await self._open(leg, params))
                 self._measure(asked_at, local)
         finally:
-            leg.pending_tokens -= pending
+            self._computed(leg)
+
+    def _computed(self, leg: Leg) -> None:
+        """The prompt is no load any more: its first token has come, or will not."""
+        leg.pending_tokens -= self._pending
+        self._pending = 0
 
     def _to_compute(self) -> int:
         """About how many prompt tokens a turn costs an engine that takes it by itself."""
@@ -79,6 +82,9 @@ class DecodeLeg:
         """What the cost model learns of a stream, whose first byte is the first token's."""
         record, costs = self._call.record, self._state.costs
         if record.first_byte_at is None or not self._facts.stream or record.outcome != "ok":
+            return
+        if not self._facts.transferable:
+            # Such a prompt is computed whole.
             return
         took = (record.first_byte_at - asked_at) * 1000
         if not local:
@@ -129,7 +135,7 @@ class DecodeLeg:
 
     async def _relay(self, leg: Leg, stream: EngineStream) -> None:
         call = self._call
-        relay = StreamRelay(leg, stream, call, self._facts)
+        relay = StreamRelay(leg, stream, call, self._facts, lambda: self._computed(leg))
         try:
             await stream.relay(relay)
             relay.finish()
@@ -151,7 +157,9 @@ class DecodeLeg:
             # Some clients hang up as soon as they have read the last event.
         finally:
             self._note_response(leg, relay.response_id)
-            if not relay.failed and (relay.captured is not None or relay.done):
+            if relay.failed:
+                self._let_go(leg, relay.captured)
+            elif relay.captured is not None or relay.done:
                 self._keep(leg, relay.captured)
         if not call.reply.started:
             raise EngineFailed(leg, "ended its stream before the first event")
@@ -190,6 +198,11 @@ class DecodeLeg:
     def _note_response(self, leg: Leg, response_id: str | None) -> None:
         if response_id is not None:
             self._state.stored.note(self._tenant, response_id, leg.url)
+
+    def _let_go(self, leg: Leg, params: object) -> None:
+        handle = Handle.pack(params) if isinstance(params, dict) else None
+        if handle is not None and handle.lease is not None:
+            self._state.leases.release(leg, handle.lease)
 
     def _keep(self, leg: Leg, params: object) -> None:
         """Notes what decode holds now, for the conversation's next turn."""

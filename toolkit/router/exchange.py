@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 from toolkit.router.call import Call
@@ -45,8 +46,16 @@ class Exchange:
             await self._over_decode_legs(holder, path)
         finally:
             if self._handle is not None and self._found is not None:
-                # No engine was sent it.
-                self._state.release(self._state.conversations.give_back(self._found, self._handle))
+                self._give_back(self._found, self._handle)
+
+    def _give_back(self, found: Found, handle: Handle) -> None:
+        """No engine was sent it."""
+        state = self._state
+        released = state.conversations.give_back(found, handle)
+        state.release(released)
+        leg = state.decode.by_url(found.held.leg)
+        if not released and leg is not None and handle.lease is not None:
+            state.leases.keep(leg, handle.lease, age_s=time.monotonic() - found.held.saved_at)
 
     def _holder(self) -> Leg | None:
         """The healthy decode leg that holds this conversation, if one does."""
@@ -58,7 +67,7 @@ class Exchange:
             return None
         leg = state.decode.by_url(self._found.held.leg)
         # Without it prefill would wait for an engine that is not there.
-        return leg if leg is not None and leg.healthy else None
+        return leg if leg is not None and leg.healthy and not leg.leaving else None
 
     def _keeper_of(self, response_id: str) -> Leg:
         url = self._state.stored.leg_of(self._tenant, response_id)
@@ -153,7 +162,7 @@ class Exchange:
         leg = self._state.prefill.pick()
         if leg is None:
             raise _PrefillAway(_none_healthy(self._state.prefill))
-        handle = self._handle
+        handle = self._handle if self._call.record.path == Path.READBACK else None
         try:
             return await self._prefill(leg, decode, handle)
         except PassOn:

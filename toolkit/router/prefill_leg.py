@@ -33,7 +33,14 @@ async def prefill(
     started = time.monotonic()
     with leg.busy():
         answer = await state.client.whole(
-            leg, "POST", facts.endpoint, headers, body, state.config.prefill_timeout_s
+            leg,
+            "POST",
+            facts.endpoint,
+            headers,
+            body,
+            state.config.prefill_timeout_s,
+            # A second read of blocks without a lease could find other tokens in them.
+            fresh=handle is not None and handle.lease is None,
         )
     if 400 <= answer.status < 500:
         raise PassOn(leg, answer)

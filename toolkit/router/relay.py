@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -28,7 +29,11 @@ class StreamRelay:
         failed: the stream carried an error event.
     """
 
-    def __init__(self, leg: Leg, stream: EngineStream, call: Call, facts: Facts) -> None:
+    def __init__(
+        self, leg: Leg, stream: EngineStream, call: Call, facts: Facts, on_begin: Callable[[], None]
+    ) -> None:
+        """on_begin: called at the first event, when the prompt has been computed."""
+        self._on_begin = on_begin
         self._leg = leg
         self._stream = stream
         self._call = call
@@ -65,14 +70,15 @@ class StreamRelay:
 
     def _pass(self, events: bytes) -> None:
         if b"error" in events and (error := _ERROR.search(events)) is not None:
+            self.failed = True
             if not self._call.reply.started and error.start() == 0:
                 raise _as_answer(self._leg, error[1].strip())
-            self.failed = True
         if not self._call.reply.started:
             self._begin()
         self._call.write(events)
 
     def _begin(self) -> None:
+        self._on_begin()
         self._call.start(self._stream.status, self._stream.headers)
         self._call.reply.on_pause = self._stream.pause
         self._call.reply.on_resume = self._stream.resume

@@ -53,6 +53,11 @@ class RouterState:
     def save(self, keys: Keys, leg: Leg, held: Held) -> None:
         """Notes what `leg` holds of a conversation now. What the new handle covers, decode may free."""
         lease = None if held.handle is None else held.handle.lease
+        if self.decode.by_url(leg.url) is not leg:
+            # It was removed while it answered: no later turn goes there.
+            if lease is not None:
+                self.leases.release(leg, lease)
+            return
         if lease is not None:
             leg.offers_leases = True
             self.leases.keep(leg, lease)

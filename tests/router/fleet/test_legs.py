@@ -136,7 +136,7 @@ def test_a_busy_leg_that_is_removed_finishes_and_is_gone_then():
         with leg.busy():
             legs.remove(leg.url)
             assert {legs.pick() for _ in range(3)} == {other}
-            assert legs.pick(prefer=leg.url) is leg, "its conversations finish there"
+            assert legs.pick(prefer=leg.url) is other, "else it would never be idle"
         assert gone == []
     assert gone == [leg]
     assert legs.legs == [other]

@@ -58,7 +58,7 @@ def test_what_came_while_the_loop_was_blocked_is_read_first(run):
         deadlines = Deadlines(0.01)
         dated = Dated(time.monotonic() + 0.05)
         deadlines.add(dated)
-        reader, writer = await asyncio.open_connection(sock=None, host="127.0.0.1", port=port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
         await asyncio.sleep(0)
         writer.write(b"x")
         time.sleep(0.1)
@@ -78,8 +78,10 @@ def test_what_came_while_the_loop_was_blocked_is_read_first(run):
 
         server = await asyncio.start_server(echo, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        await main()
-        server.close()
+        try:
+            await main()
+        finally:
+            server.close()
 
     port = 0
     run(with_server())

@@ -970,13 +970,17 @@ def test_drain_cuts_what_does_not_finish_but_lets_it_say_so(run, serving, until)
 
 def test_drain_does_not_wait_for_a_client_that_reads_nothing(run, serving, until):
     async def main():
+        replies = []
+
         async def handler(_, reply):
             reply.whole(200, [], b"x" * (32 << 20))
+            replies.append(reply)
 
         async with serving(handler) as served:
             wire = await served.connect()
             wire.send(GET)
-            await until(lambda: served.server.connections and not served.server.running)
+            await until(lambda: replies and not served.server.running)
+            assert served.server.connections == 1
             assert await served.server.drain(0.1) == 0
             assert served.server.connections == 0
 

@@ -74,6 +74,11 @@ class Leg:
         """`with leg.busy():` counts one request in flight."""
         return self._busy
 
+    @property
+    def leaving(self) -> bool:
+        """It was removed, and goes when it is idle: it gets no more requests at all."""
+        return self.on_idle is not None
+
     def eject(self) -> None:
         """Takes the leg out until its next good check."""
         if self.healthy:
@@ -137,7 +142,7 @@ class Pool:
         """
         if prefer is not None:
             holder = self._by_url.get(prefer)
-            if holder is not None and holder.healthy and holder not in exclude:
+            if holder is not None and holder.healthy and not holder.leaving and holder not in exclude:
                 return holder
         best: Leg | None = None
         least, place, count = 0.0, 0, len(self.legs)

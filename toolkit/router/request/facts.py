@@ -83,6 +83,9 @@ def read_request(endpoint: Endpoint, raw: bytes, headers: HasHeaders, tenant: by
     dialect = DIALECTS[endpoint]
     body = _object(raw)
     _refuse_metadata(body)
+    if endpoint == Endpoint.RESPONSES:
+        # vLLM would store the response under it, also where somebody else's is.
+        body.pop("request_id", None)
     stream = body.get("stream")
     if stream is not None and not isinstance(stream, bool):
         raise Refusal(400, "stream must be true or false.", param="stream")
@@ -208,8 +211,12 @@ def _is_one_generation(body: dict[str, Any]) -> bool:
         return False
     tools = body.get("tools")
     return not isinstance(tools, list) or all(
-        not isinstance(tool, dict) or tool.get("type") not in SERVER_TOOLS for tool in tools
+        not isinstance(tool, dict) or not _runs_on_the_engine(tool.get("type")) for tool in tools
     )
+
+
+def _runs_on_the_engine(kind: object) -> bool:
+    return isinstance(kind, str) and kind in SERVER_TOOLS
 
 
 def _is_token_prompt(prompt: object) -> bool:

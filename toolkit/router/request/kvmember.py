@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,24 @@ import orjson
 NAME = "kv_transfer_params"
 NEEDLE = b'"kv_transfer_params"'
 _SPACE = " \t\r\n"
+# As Python shows a dictionary that holds at most dictionaries of one more level, with the comma before it.
+_SHOWN = re.compile(rb"(?:, )?'kv_transfer_params': \{(?:[^{}]|\{[^{}]*\})*\}")
 _raw_decode = json.JSONDecoder().raw_decode
 
 
 class NotAnObject(ValueError):
     """The text is not exactly one JSON object."""
+
+
+def cut_shown(error: bytes) -> bytes | None:
+    """The body of an engine's error without the member, or None where it cannot be told apart.
+
+    vLLM's validation errors repeat the request as Python shows it, and with it what the router put there.
+    """
+    if NAME.encode() not in error:
+        return error
+    cut = _SHOWN.sub(b"", error)
+    return None if NAME.encode() in cut else cut
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,11 +70,20 @@ class EngineClient:
         return len(self._open)
 
     async def whole(
-        self, leg: EngineLeg, method: str, path: str, headers: bytes, body: Body | None, timeout_s: float
+        self,
+        leg: EngineLeg,
+        method: str,
+        path: str,
+        headers: bytes,
+        body: Body | None,
+        timeout_s: float,
+        *,
+        fresh: bool = False,
     ) -> Answer:
         """A request with its whole answer of at most 64 MiB, both within `timeout_s`.
 
         headers: ready lines. body: in one piece or several; None sends none.
+        fresh: on a connection of its own, so that it is never sent a second time.
 
         Raises:
             EngineFailed: no complete answer.
@@ -82,10 +91,12 @@ class EngineClient:
         until = monotonic() + timeout_s
         pieces, size = _request(method, leg.origin, path, headers, body)
         bodiless = method == "HEAD"
-        connection = self._reusable(leg.origin)
+        connection = None if fresh else self._reusable(leg.origin)
+        tried = False
         while True:
             if connection is None:
-                connection = await self._connect(leg, min(self._connect_timeout_s, until - monotonic()))
+                within_s = min(self._connect_timeout_s, until - monotonic())
+                connection = await self._connect(leg, within_s, again=tried)
             stream = EngineStream(leg, connection, until=until, limit=MAX_ANSWER_BYTES, bodiless=bodiless)
             connection.send(stream, pieces, size, None)
             try:
@@ -93,7 +104,7 @@ class EngineClient:
             except EngineFailed:
                 if not stream.stale:
                     raise
-                connection = None
+                connection, tried = None, True
             else:
                 return Answer(stream.status, stream.headers, stream.body())
 
@@ -122,9 +133,10 @@ class EngineClient:
         pieces, size = _request("POST", leg.origin, path, headers, body)
         told = _Once(on_sent) if on_sent is not None else None
         connection = None if fresh else self._reusable(leg.origin)
+        tried = False
         while True:
             if connection is None:
-                connection = await self._connect(leg, self._connect_timeout_s)
+                connection = await self._connect(leg, self._connect_timeout_s, again=tried)
             stream = EngineStream(leg, connection, silence_s=silence_s)
             connection.send(stream, pieces, size, told)
             try:
@@ -132,7 +144,7 @@ class EngineClient:
             except EngineFailed:
                 if not stream.stale:
                     raise
-                connection = None
+                connection, tried = None, True
             else:
                 return stream
 
@@ -153,7 +165,8 @@ class EngineClient:
                 connection.drop()
         return None
 
-    async def _connect(self, leg: EngineLeg, timeout_s: float) -> EngineConnection:
+    async def _connect(self, leg: EngineLeg, timeout_s: float, *, again: bool) -> EngineConnection:
+        """again: after a connection that took the request and then closed."""
         origin = leg.origin
         idle = self._idle.setdefault(origin, {})
         tls = None
@@ -171,9 +184,9 @@ class EngineClient:
         except OSError as error:  # TimeoutError is one
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 # Not the engine's fault.
-                raise EngineFailed(leg, "cannot be reached (too many open files here)", sent=False) from error
+                raise EngineFailed(leg, "cannot be reached (too many open files here)", sent=again) from error
             leg.eject()
-            raise EngineFailed(leg, f"cannot be reached ({_reason(error)})", sent=False) from error
+            raise EngineFailed(leg, f"cannot be reached ({_reason(error)})", sent=again) from error
         if not connection.lost:
             self._open.add(connection)
         return connection
