@@ -7,7 +7,7 @@ import pytest
 
 from toolkit.router.request.bodies import MISS_PARAMS
 from toolkit.router.request.dialects import Endpoint
-from toolkit.testing.fake_engine import FakeEngine, Fault, free_port, serve_engine, wait_until
+from toolkit.testing.fake_engine import FakeEngine, Fault, serve_engine, wait_until
 
 REFUSED = b'{"error":{"message":"too long","type":"BadRequestError","param":"messages","code":400}}'
 INJECTED = Fault().body
@@ -52,10 +52,6 @@ def fault(table, name, endpoint=Endpoint.CHAT, **changed):
     if members.get("ends") == b"ERROR":
         members["ends"] = ERROR_EVENT.get(endpoint, ERROR_EVENT[Endpoint.CHAT])
     return Fault(**members, **changed)
-
-
-def dead_url():
-    return f"http://127.0.0.1:{free_port()}"
 
 
 def error_of(response):
@@ -355,147 +351,3 @@ def test_a_text_that_looks_like_an_error_is_none(pair, conversation):
     answer = pair.client.chat(conversation, stream=True)
     assert answer.body == pair.decodes[0].seen[0].clean
     assert pair.client.chat(conversation).path == "readback"
-
-
-# Engines that are not there.
-
-
-def test_no_engine_at_all(router):
-    client = router([dead_url()], [dead_url()])
-    assert client.ask("GET", "/health").status == 503
-    for answer in (client.chat(), client.chat(stream=True), client.ask("GET", "/v1/models")):
-        assert (answer.status, answer.json["error"]["code"]) == (503, 503)
-        assert int(answer.headers["retry-after"]) > 0
-
-
-@both_modes
-@every_endpoint
-def test_decode_that_is_gone_before_anybody_noticed(engine, router, endpoint, stream):
-    prefill, prefill_url = engine("prefill")
-    with serve_engine(FakeEngine("decode", "gone")) as url:
-        client = router([prefill_url], [url], health_interval_s=60)
-    answer = client.turn(endpoint, ["hello"], stream=stream)
-    assert (answer.status, "decode" in error_of(answer)["message"]) == (502, True)
-    assert "cannot be reached" in answer.body.decode()
-    # It is known now, and costs no prefill.
-    asked = len(prefill.seen)
-    assert client.turn(endpoint, ["hello"], stream=stream).status == 503
-    assert len(prefill.seen) == asked
-
-
-@both_modes
-@every_endpoint
-@pytest.mark.parametrize("noticed", [True, False])
-def test_without_prefill_decode_computes_alone(engine, router, endpoint, stream, noticed):
-    decode, decode_url = engine("decode")
-    with serve_engine(FakeEngine("prefill", "gone")) as url:
-        client = router([url], [decode_url], health_interval_s=0.05 if noticed else 60, eject_after=1)
-    if noticed:
-        wait_until(lambda: not client.ask("GET", "/health").json["prefill"][0]["healthy"])
-    answer = client.turn(endpoint, ["hello"], stream=stream, headers={"X-Request-Id": "alone"})
-    assert (answer.status, answer.path) == (200, "decode-local")
-    assert answer.body == decode.seen[0].clean
-    params = decode.seen[0].body.get("kv_transfer_params") or {}
-    assert "do_remote_prefill" not in params
-    assert client.metric("pd_router_path_total", path="decode-local", reason="prefill-away") == 1
-
-
-@pytest.mark.parametrize("noticed", [True, False])
-def test_where_decode_must_not_compute_alone_the_client_is_told_and_the_handle_kept(
-    engine, router, conversation, noticed
-):
-    decode, decode_url = engine("decode")
-    prefill = FakeEngine("prefill", "goes")
-    with serve_engine(prefill) as url:
-        settings = {"health_interval_s": 0.05 if noticed else 60, "decode_alone": False}
-        client = router([url], [decode_url], **settings)
-        client.chat(conversation)
-    if noticed:
-        wait_until(lambda: not client.ask("GET", "/health").json["prefill"][0]["healthy"])
-    answer = client.chat(conversation)
-    assert answer.status == (503 if noticed else 502)
-    assert "prefill" in error_of(answer)["message"]
-    assert len(decode.seen) == 1
-    assert len(decode.leases.held) == 1
-    assert client.metric("pd_router_handles_total", event="returned") == 1
-    if noticed:
-        with serve_engine(prefill, port=int(url.rpartition(":")[2])):
-            wait_until(lambda: client.ask("GET", "/health").status == 200)
-            assert client.chat(conversation).path == "readback"
-
-
-def test_a_dead_leg_gets_no_traffic_and_a_living_one_does(engine, router, conversation):
-    (_, prefill_url), (decode, decode_url) = engine("prefill"), engine("decode")
-    client = router([dead_url(), prefill_url], [decode_url, dead_url()])
-    assert [client.chat(conversation).status for _ in range(4)] == [200] * 4
-    assert len(decode.seen) == 4
-    health = client.ask("GET", "/health")
-    assert [leg["healthy"] for leg in health.json["prefill"]] == [False, True]
-    assert health.status == 200
-
-
-def test_an_unhealthy_leg_is_ejected_and_comes_back(own_square, conversation):
-    stage = own_square(eject_after=2)
-    stage.client.chat(conversation)
-    holder = next(engine for engine in stage.decodes if engine.seen)
-    holder.healthy = False
-    wait_until(lambda: stage.legs("decode") == 1)
-    # Its handle would make prefill wait for an engine that is gone: the turn is computed cold elsewhere.
-    answer = stage.client.chat(conversation)
-    assert (answer.status, answer.path) == (200, "prefill")
-    assert len(holder.seen) == 1
-    holder.healthy = True
-    wait_until(lambda: stage.legs("decode") == 2)
-    assert stage.client.chat(conversation).path == "readback"
-
-
-def test_a_leg_whose_answers_fail_is_ejected_although_its_health_is_good(own_square):
-    stage = own_square(eject_after=2)
-    broken = stage.decodes[0]
-    broken.fault = Fault(status=500)
-    assert [stage.client.complete().status for _ in range(8)] == [200] * 8
-    assert len(broken.seen) == 2
-    assert stage.legs("decode") == 1
-
-
-# Engines and routers that forget.
-
-
-@both_modes
-def test_an_expired_lease_is_not_read_and_costs_only_the_read(pair, conversation, stream):
-    pair.client.chat(conversation)
-    decode = pair.decodes[0]
-    decode.leases.states[decode.seen[0].params["pd_lease"]] = "expired"
-    answer = pair.client.chat(conversation, stream=stream, headers={"X-Request-Id": "expired"})
-    assert (answer.status, answer.path, answer.headers["x-kv-read-tokens"]) == (200, "readback", "0")
-    assert answer.body == decode.seen[1].clean
-    assert pair.client.logged("expired")["readback"] == "declined"
-    assert pair.client.chat(conversation).read_tokens == 32
-
-
-def test_a_restarted_decode_engine_is_noticed_by_its_id_and_what_it_held_is_forgotten(own):
-    stage = own()
-    decode, client = stage.decodes[0], stage.client
-    assert [client.chat(name).path for name in ("a", "b", "a")] == ["prefill", "prefill", "readback"]
-    decode.restart("second-life")
-    # The first turn after it finds out; that it was offered an old handle costs only the read.
-    answer = client.chat("a")
-    assert (answer.status, answer.path, answer.read_tokens) == (200, "readback", 0)
-    assert [client.chat(name).path for name in ("b", "a")] == ["prefill", "readback"]
-    assert client.metric("pd_router_conversations") == 2
-
-
-def test_handles_expire_in_the_router_before_they_do_in_decode(own, conversation):
-    stage = own(ttl_s=0.3)
-    stage.client.chat(conversation)
-    wait_until(lambda: stage.client.metric("pd_router_conversations") == 0)
-    assert stage.client.chat(conversation).path == "prefill"
-
-
-def test_a_thousand_conversations_do_not_outgrow_the_map(own):
-    stage = own(max_conversations=5)
-    for number in range(12):
-        stage.client.chat(f"c{number}")
-    assert stage.client.metric("pd_router_conversations") == 5
-    assert stage.client.chat("c0").path == "prefill"
-    assert stage.client.chat("c11").path == "readback"

@@ -121,6 +121,7 @@ def test_a_chat_through_the_tunnel_reads_back(toolkit: Toolkit, deployment: Path
                     messages=history,
                     max_tokens=8,
                     extra_body={"conversation_id": "over-ssh"},
+                    extra_headers={"X-KV-Path": "readback"},
                 )
                 paths.append(answer.headers["X-KV-Path"])
                 said = answer.parse().choices[0].message.content or ""
