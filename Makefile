@@ -1,9 +1,14 @@
 # Everything here works from a clean clone. PYTHON: 3.11, 3.12 or 3.13.
 PYTHON ?= python3
 TOOLKIT = .venv/bin/toolkit
-FAST = not slurm and not engine and not slow and not aws
+FAST = not slurm and not engine and not slow and not aws and not browser
+# Beside the vLLM of ami-setup/versions.yaml, the newest one that the connector is tested with.
+NEWEST_VLLM = 0.32.0
+NEWEST_TESTS = edits leases malformed proof readback restart streams versions
+CONNECTOR_TEST_TOOLS = pytest pytest-timeout hypothesis
+PIP_QUIETLY = -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help install engine demo demo-aws test test-fast lint golden clean
+.PHONY: help install engine engine-newest demo demo-aws test test-fast bench-router lint golden clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | column -t -s "$$(printf '\t')"
@@ -18,20 +23,28 @@ install: .venv/installed  ## .venv with the command toolkit in it
 engine: install  ## .venv-engine: vLLM for CPU, NIXL and our connector
 	.venv/bin/python -m toolkit.embedded.engine_env .venv-engine
 
+engine-newest: install  ## .venv-engine-newest: the same with the newest vLLM that the connector is tested with
+	.venv/bin/python -m toolkit.embedded.engine_env .venv-engine-newest --vllm $(NEWEST_VLLM)
+
 demo: install  ## the whole path on this machine, from nothing to a verdict
 	$(TOOLKIT) demo
 
 demo-aws: install  ## provisioning from image to clean-up, against a simulated AWS
 	.venv/bin/python -m toolkit.testing.aws.demo
 
-test: engine  ## every test, with a real Slurm, real engines, the real pcluster
+test: engine engine-newest  ## every test, with a real Slurm, real engines, the real pcluster
 	.venv/bin/python -m pytest -n auto --dist loadfile -m "not slurm and not engine"
 	.venv/bin/python -m pytest -m "slurm or engine"
-	.venv-engine/bin/python -m pip install --quiet --disable-pip-version-check pytest pytest-timeout hypothesis
+	.venv-engine-newest/bin/python $(PIP_QUIETLY) $(CONNECTOR_TEST_TOOLS)
+	.venv-engine-newest/bin/python -m pytest $(NEWEST_TESTS:%=connector/tests/test_%.py)
+	.venv-engine/bin/python $(PIP_QUIETLY) $(CONNECTOR_TEST_TOOLS)
 	.venv-engine/bin/python -m pytest connector/tests
 
-test-fast: install  ## the tests that need no Slurm, engine or AWS stand-in, under a minute
+test-fast: install  ## the tests that need no Slurm, engine, browser or AWS stand-in, some minutes
 	.venv/bin/python -m pytest -n auto --dist loadfile -m "$(FAST)"
+
+bench-router: install  ## our router against vllm-router; BENCH=--quick: under 2 minutes (docs/benchmarks.md)
+	.venv/bin/python -m bench.router $(BENCH)
 
 lint: install  ## ruff and mypy
 	.venv/bin/ruff check .
@@ -43,4 +56,4 @@ golden: install  ## write the golden files anew; look at the difference before y
 
 clean:  ## remove environments, the embedded cluster's folder and caches; keeps runs
 	-$(TOOLKIT) cluster delete -f deployments/embedded.yaml --yes --purge
-	rm -rf .venv .venv-engine .toolkit .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-engine .venv-engine-newest .venv-bench .venv-clients .toolkit .pytest_cache .mypy_cache .ruff_cache

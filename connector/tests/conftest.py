@@ -1,7 +1,7 @@
 """One prefill and one decode engine for all engine tests; they start together and once."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,26 @@ def transfer(role: str, **extra: Any) -> dict[str, Any]:
     }
 
 
+def start_engine(
+    role: str,
+    model: Path,
+    folder: Path,
+    options: Sequence[str] = (),
+    ports: tuple[int, int] | None = None,
+    stock: bool = False,
+    **extra: Any,
+) -> AbstractContextManager[engines.Engine]:
+    """Not waited for. `stock` is an engine with vLLM's own connector, that has never heard of ours."""
+    settings, environ = transfer(role, **extra), {}
+    if stock:
+        del settings["kv_connector_module_path"]
+        environ["VLLM_PLUGINS"] = ""
+    core = list(ROLES).index(role)
+    return engines.engine(
+        role, model, core, folder, settings, environ, wait=False, options=options, ports=ports
+    )
+
+
 @contextmanager
 def start_pair(
     model: Path, folder: Path, options: Mapping[str, Sequence[str]] | None = None, **extra: Any
@@ -82,18 +102,8 @@ def start_pair(
     """`options` are those of the command line, per role; `extra` is the connector's extra config of both."""
     with ExitStack() as stack:
         started = [
-            stack.enter_context(
-                engines.engine(
-                    role,
-                    model,
-                    core,
-                    folder,
-                    transfer(role, **extra),
-                    wait=False,
-                    options=(options or {}).get(role, ()),
-                )
-            )
-            for core, role in enumerate(ROLES)
+            stack.enter_context(start_engine(role, model, folder, (options or {}).get(role, ()), **extra))
+            for role in ROLES
         ]
         for one in started:
             engines.wait_ready(one)

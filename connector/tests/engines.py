@@ -37,8 +37,8 @@ class Engine:
     side_port: int
     lease_secret: str | None = None
 
-    def open(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """GET, or POST where there is a body."""
+    def open(self, path: str, body: dict[str, Any] | None = None, seconds: float = 60) -> Any:
+        """GET, or POST where there is a body; raises TimeoutError when nothing comes for so long."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}",
             None if body is None else json.dumps(body).encode(),
@@ -46,11 +46,11 @@ class Engine:
         )
         if self.lease_secret is not None and path.startswith("/pd/"):
             request.add_header("Authorization", f"Bearer {self.lease_secret}")
-        return urllib.request.urlopen(request, timeout=60)
+        return urllib.request.urlopen(request, timeout=seconds)
 
-    def post(self, path: str, body: dict[str, Any]) -> tuple[int, str]:
+    def post(self, path: str, body: dict[str, Any], seconds: float = 60) -> tuple[int, str]:
         try:
-            with self.open(path, body) as answer:
+            with self.open(path, body, seconds) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -139,11 +139,13 @@ def engine(
     wait: bool = True,
     options: Sequence[str] = (),
     ports: tuple[int, int] | None = None,
+    python: str = sys.executable,
 ) -> Iterator[Engine]:
-    """`ports` are those of HTTP and of NIXL's handshake, for an engine that comes back where it was."""
+    """`ports` are those of HTTP and of NIXL's handshake, for an engine that comes back where it was; `python`
+    is the one that has vLLM."""
     (port, side), log = ports or (free_port(), free_port()), folder / f"{name}.log"
     arguments = [
-        *("taskset", "-c", str(core), sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model)),
+        *("taskset", "-c", str(core), python, "-m", "vllm.entrypoints.cli.main", "serve", str(model)),
         *("--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port)),
         *("--dtype", "float32", "--block-size", "32", "--enforce-eager", "--max-num-seqs", "8"),
         *("--enable-prompt-tokens-details", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
@@ -191,6 +193,12 @@ def wait_ready(started: Engine) -> None:
         if started.process.poll() is not None or time.monotonic() > end:
             raise AssertionError(f"{started.name} did not start:\n{started.text()[-4000:]}")
         time.sleep(0.5)
+
+
+def warm_up(started: Engine) -> None:
+    """An engine's first forward takes seconds on its own."""
+    status, text = started.post("/v1/completions", completion(words(150, 0), 2), READY_SECONDS)
+    assert status == 200, f"{started.name}: {status} {text[:500]}"
 
 
 def _die_with_parent() -> None:

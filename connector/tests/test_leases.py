@@ -45,6 +45,17 @@ def test_a_lease_ends_when_its_time_is_over(book: LeaseBook, clock: Clock) -> No
     assert book.claim(lease.identifier) == {"ok": False, "state": "expired"}
 
 
+def test_whether_a_handle_is_of_this_engine_is_told_without_a_read(book: LeaseBook) -> None:
+    lease = grant(book, "r")
+    assert book.begin_read(lease.identifier, "", lease.seal)
+    assert not book.begin_read(lease.identifier, "", "other")
+    assert not book.begin_read("other", "", lease.seal)
+    assert book.renew(lease.identifier)["state"] == "held"
+    book.release(lease.identifier)
+    assert not book.begin_read(lease.identifier, "", lease.seal)
+    assert book.summary()["refused"] == 0
+
+
 def test_renewing_begins_the_time_anew_and_makes_it_the_last_to_be_given_up(
     book: LeaseBook, clock: Clock
 ) -> None:

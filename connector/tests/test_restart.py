@@ -1,6 +1,8 @@
 """Real engines: one is killed and comes back where it was; the other serves on, and reads from it again."""
 
 import contextlib
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -9,11 +11,11 @@ from typing import Any
 
 import engines
 import pytest
-from conftest import ROLES, Pair, transfer
+from conftest import ROLES, Pair, start_engine
 
 pytestmark = pytest.mark.engine
 SOON = 5
-"""Seconds within which the other engine must answer."""
+"""Seconds within which the other engine must answer, on a machine that has nothing else to do."""
 
 
 class Place:
@@ -28,11 +30,7 @@ class Place:
         self.starts += 1
         folder = self.folder / f"{self.role}-{self.starts}"
         folder.mkdir()
-        core = list(ROLES).index(self.role)
-        settings = transfer(self.role)
-        return self.stack.enter_context(
-            engines.engine(self.role, self.model, core, folder, settings, wait=False, ports=self.ports)
-        )
+        return self.stack.enter_context(start_engine(self.role, self.model, folder, ports=self.ports))
 
 
 class Restarts:
@@ -41,25 +39,38 @@ class Restarts:
         self.pair = Pair(*(place.start() for place in self.places.values()))
         for one in (self.pair.prefill, self.pair.decode):
             engines.wait_ready(one)
+            engines.warm_up(one)
 
     def restart(self, role: str) -> None:
         started = self.places[role].start()
         engines.wait_ready(started)
-        # An engine's first forward takes seconds on its own.
-        started.complete(engines.words(150, 3), 2)
+        engines.warm_up(started)
         setattr(self.pair, role, started)
+
+    def mend(self) -> None:
+        """What an earlier test has left dead."""
+        for role in ROLES:
+            if getattr(self.pair, role).process.poll() is not None:
+                self.restart(role)
 
 
 @pytest.fixture(scope="module")
-def restarts(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarts]:
+def places(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarts]:
     with contextlib.ExitStack() as stack:
         yield Restarts(model, tmp_path_factory.mktemp("restarts"), stack)
+
+
+@pytest.fixture
+def restarts(places: Restarts) -> Restarts:
+    places.mend()
+    return places
 
 
 def soon(step: Any) -> Any:
     start = time.monotonic()
     answer = step()
-    assert time.monotonic() - start < SOON
+    busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    assert time.monotonic() - start < SOON * busy
     return answer
 
 
@@ -91,6 +102,12 @@ def test_decode_is_killed_in_the_middle_of_reads_and_comes_back(restarts: Restar
     assert [engines.produced(first[number]) for number in range(6)] == expected
 
     restarts.restart("decode")
+    # The first that decode's new start hears of prefill is a lie about its layout.
+    true = pair.prefill.complete(prompts[0], 1, engines.FIRST_TURN)["kv_transfer_params"]
+    asked = engines.completion(prompts[0], 4, {**true, "tp_size": 3})
+    assert soon(lambda: pair.decode.post("/v1/completions", asked))[0] == 500
+    pulled = soon(lambda: pair.decode.complete(prompts[0], 4, true))
+    assert engines.produced(pulled) == pair.recompute(prompts[0], 4)
     # Handles of the engine's earlier life are of no use, and do no harm.
     late = soon(lambda: pair.turn([*prompts[0], *engines.words(9, 7)], 8, talks[0][1]))[1]
     assert engines.produced(late) == pair.recompute([*prompts[0], *engines.words(9, 7)], 8)
@@ -127,9 +144,6 @@ def test_prefill_is_killed_and_comes_back(restarts: Restarts) -> None:
 
 
 def test_decode_that_hangs_is_taken_for_dead(restarts: Restarts) -> None:
-    import os
-    import signal
-
     pair = restarts.pair
     tokens, handle = conversation(pair, 70)
     prompt = [*tokens, *engines.words(20, 71)]

@@ -3,13 +3,15 @@
 import contextlib
 import threading
 from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, wait
 from typing import Any
 
 import pytest
 
 zmq = pytest.importorskip("zmq")
 
-from pd_connector.sidechannel import MARK, AnsweringSocket, Asker, Question, answering, serving  # noqa: E402
+from pd_connector.asker import ANSWER_SECONDS, Asker  # noqa: E402
+from pd_connector.sidechannel import MARK, AnsweringSocket, Question, answering, serving  # noqa: E402
 
 
 @contextlib.contextmanager
@@ -82,8 +84,52 @@ def test_a_question_gets_the_books_answer(holder: Holder, asker: Asker) -> None:
 def test_an_engine_that_is_gone_is_a_no(asker: Asker) -> None:
     with zmq.Context() as context, context.socket(zmq.REP) as probe:
         port = probe.bind_to_random_port("tcp://127.0.0.1")
-    assert not asker.ask(Question("127.0.0.1", port, "good", "r", "s")).result(10)
-    assert not asker.ask(Question("no such host", port, "good", "r", "s")).result(10)
+    hosts = ("127.0.0.1", "no such host", "\ud800", "[", "::1")
+    answers = [asker.ask(Question(host, port, "good", "r", "s")) for host in hosts]
+    assert [answer.result(10) for answer in answers] == [False] * len(hosts)
+
+
+@contextlib.contextmanager
+def silent_engine() -> Iterator[int]:
+    """The port of one that takes every question and answers none."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        yield socket.bind_to_random_port("tcp://127.0.0.1")
+
+
+def test_a_silent_engine_holds_up_no_question_to_another_and_all_its_own_end_together(
+    holder: Holder, asker: Asker
+) -> None:
+    with silent_engine() as port:
+        lost = [asker.ask(Question("127.0.0.1", port, "good", f"r{number}", "s")) for number in range(100)]
+        assert asker.ask(Question("127.0.0.1", holder.port, "good", "r", "s")).result(5)
+        assert not any(answer.done() for answer in lost)
+        assert wait(lost, 10, FIRST_COMPLETED).done
+        assert wait(lost, ANSWER_SECONDS / 2).not_done == set()
+        assert not any(answer.result() for answer in lost)
+
+
+def test_an_answer_is_that_of_its_own_question(asker: Asker) -> None:
+    """Also when earlier ones are never answered, as by an engine that was restarted, or late."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
+        port = socket.bind_to_random_port("tcp://127.0.0.1")
+        answers = [asker.ask(Question("127.0.0.1", port, "good", f"r{number}", "s")) for number in range(3)]
+        asked = [socket.recv_multipart() for _ in answers]
+        socket.send_multipart([b"nobody", b"", b"1"])
+        socket.send_multipart([*asked[0][:1], b"?", b"", b"1"])
+        socket.send_multipart([*asked[2][:-1], b"0"])
+        assert answers[2].result(5) is False
+        socket.send_multipart([*asked[1][:-1], b"1"])
+        assert answers[1].result(5) is True
+        assert answers[0].result(10) is False
+
+
+def test_whoever_closes_leaves_no_question_open(asker: Asker) -> None:
+    with silent_engine() as port:
+        answer = asker.ask(Question("127.0.0.1", port, "good", "r", "s"))
+        asker.close()
+        assert not answer.result(0)
+        assert not asker.ask(Question("127.0.0.1", port, "good", "r", "s")).result(0)
 
 
 @pytest.mark.parametrize("message", [b"", b"[", b'"text"', b"[1,2,3]", b'["good"]', b"[" * 5000, b"\xff"])

@@ -1,5 +1,7 @@
 """Which vLLM versions are served, and what is said of the others."""
 
+from importlib import metadata
+
 import pytest
 
 from pd_connector.versions import NOTES, OVERRIDE, RefusedError, check, judge, require
@@ -24,6 +26,11 @@ from pd_connector.versions import NOTES, OVERRIDE, RefusedError, check, judge, r
 )
 def test_verdicts(version: str, verdict: str) -> None:
     assert judge(version) == verdict
+
+
+@pytest.mark.engine
+def test_the_vllm_of_this_environment_is_a_tested_one() -> None:
+    assert judge(metadata.version("vllm")) == "tested"
 
 
 def test_a_tested_version_says_nothing() -> None:

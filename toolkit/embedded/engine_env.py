@@ -1,10 +1,12 @@
 """The engine environment: a virtual environment with vLLM for CPU, NIXL and our connector.
 
-`python -m toolkit.embedded.engine_env DIR` makes it, as `toolkit cluster create` does.
+`python -m toolkit.embedded.engine_env DIR` makes it, as `toolkit cluster create` does; with `--vllm VERSION`
+the connector comes to stand beside another vLLM than the one that versions.yaml names.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
@@ -13,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
@@ -58,16 +60,18 @@ def ensure_engine_env(
     log: Path,
     progress: Progress,
     *,
+    versions: EngineVersions | None = None,
     connector: Traversable | None = None,
     python: str = sys.executable,
 ) -> None:
     """Makes `folder` the engine environment, or brings it up to date; at once if nothing has changed.
 
-    An interrupted install is begun again. pip's output goes to `log`. Raises ToolkitError if the folder is
+    `versions` are by default those of `engine_versions`. An interrupted install is begun again. pip's output
+    goes to `log`. Raises ToolkitError if the folder is
     somebody else's, if this Python has no vLLM wheels, or with the end of pip's output.
     """
     source = connector or shipped("connector")
-    versions, wanted = engine_versions(), _digest(source)
+    versions, wanted = versions or engine_versions(), _digest(source)
     installed = _base_is_complete(folder, versions)
     stamp = _read_stamp(folder)
     if installed and stamp.get("connector") == wanted:
@@ -263,14 +267,19 @@ def _minor(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def main() -> int:
-    if len(sys.argv) != 2:
-        print("usage: python -m toolkit.embedded.engine_env DIR", file=sys.stderr)
-        return 2
-    folder = Path(sys.argv[1]).absolute()
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m toolkit.embedded.engine_env", description=__doc__)
+    parser.add_argument("folder", metavar="DIR", type=Path)
+    parser.add_argument("--vllm", metavar="VERSION", help="instead of the one in ami-setup/versions.yaml")
+    asked = parser.parse_args(arguments)
+    versions = engine_versions()
+    if asked.vllm:
+        versions = replace(versions, vllm=asked.vllm)
     log = Path(".toolkit/log/engine-env.log").absolute()
     try:
-        ensure_engine_env(folder, log, lambda message: print(message, file=sys.stderr))
+        ensure_engine_env(
+            asked.folder.absolute(), log, lambda message: print(message, file=sys.stderr), versions=versions
+        )
     except ToolkitError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -12,10 +12,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.platforms import current_platform
 
 from pd_connector import idle, metrics, plugin, progress, versions
+from pd_connector.asker import Asker
 from pd_connector.peers import forget_failed_handshakes
 from pd_connector.reads import Gate, set_deadlines
 from pd_connector.scheduler import ProvingScheduler, answer_readers, logger
-from pd_connector.sidechannel import Asker
 
 
 class NixlConnector(nixl.NixlConnector):  # type: ignore[misc]
@@ -93,8 +93,8 @@ class NixlConnector(nixl.NixlConnector):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """Nothing is asked any more."""
-        if self.connector_worker is not None:
-            self._asker.close()
+        asker = self._asker if self.connector_scheduler is None else self.connector_scheduler.asker
+        asker.close()
         super().shutdown()
 
     # Metrics: of the scheduler and the workers on their way to the server, and there.

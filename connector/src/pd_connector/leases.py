@@ -197,9 +197,14 @@ class LeaseBook:
     # The reader's side.
 
     def begin_read(self, identifier: str, reader: str, seal: str) -> bool:
-        """May `reader` read the blocks now? Then for CLAIM_SECONDS only its report ends the lease."""
+        """May `reader` read the blocks now? Then for CLAIM_SECONDS only its report ends the lease.
+
+        Without a name the reader only asks whether the handle is of this engine.
+        """
         with self._lock:
             lease = self._leases.get(identifier)
+            if not reader:
+                return lease is not None and lease.seal == seal
             if lease is None or not self._is_readable(lease, reader, seal):
                 self.counts["refused"] += 1
                 return False

@@ -7,9 +7,10 @@ import time
 from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
 
+from pd_connector.asker import Asker
 from pd_connector.leases import CLAIM_SECONDS
 from pd_connector.peers import forget_older_starts
-from pd_connector.sidechannel import Asker, Question
+from pd_connector.sidechannel import Question
 
 PATIENCE_SECONDS = 0.003
 """How long a step waits for answers. Later ones let the read start with a later step."""

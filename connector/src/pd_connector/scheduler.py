@@ -14,7 +14,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1 import nixl
 from vllm.logger import init_logger
 
 from pd_connector.admission import Admitted, Engine, admit
+from pd_connector.asker import Asker
 from pd_connector.engineconfig import AUTO_NOTE
+from pd_connector.greetings import Greetings
 from pd_connector.handle import BLOCKS, LEASE, PROOF, READ, Proof, seal, to_wire
 from pd_connector.leases import BACKSTOP_SECONDS, LeaseBook
 from pd_connector.measure import ReadMeter
@@ -55,6 +57,8 @@ class ProvingScheduler(_Stock):  # type: ignore[misc]
         require(self, _RELIED_ON)
         self.book = LeaseBook(float(getattr(self, "decoder_kv_blocks_ttl", 480)))
         self._reading: dict[str, tuple[Admitted, frozenset[int]]] = {}
+        self.asker = Asker()
+        self._greetings = Greetings(self.asker.ask)
         self.pressure = Pressure(self.book, vllm_config.scheduler_config.max_num_seqs + 4)
         extra = vllm_config.kv_transfer_config.get_from_extra_config
         auto = extra(AUTO_NOTE, False)
@@ -80,7 +84,11 @@ class ProvingScheduler(_Stock):  # type: ignore[misc]
 
     def on_new_request(self, request: Any) -> None:
         """First sight of a request, where vLLM has this hook (from 0.24)."""
-        self._admit(request)
+        params = self._admit(request)
+        if params is not None and params["do_remote_prefill"]:
+            question = self._question(request) if params.may_pull else None
+            if question is None or not self._greetings.may_greet(request, question):
+                return
         super().on_new_request(request)
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
@@ -142,6 +150,8 @@ class ProvingScheduler(_Stock):  # type: ignore[misc]
         for lease in given_up:
             logger.info("pd-connector: lease given up: request=%s held=%d", lease.request, lease.tokens)
         self.book.sweep()
+        for request in self._greetings.confirmed():
+            super().on_new_request(request)
         questions = {name: self._question(entry[0]) for name, entry in self._reqs_need_recv.items()}
         meta = super().build_connector_meta(scheduler_output)
         meta.pd_questions = {name: question for name, question in questions.items() if question}
@@ -157,6 +167,8 @@ class ProvingScheduler(_Stock):  # type: ignore[misc]
             self.meter.step_ends(connector_output)
         for name in connector_output.finished_sending or ():
             self.book.freed(name)
+        for name in connector_output.finished_recving or ():
+            self._greetings.forget(name)
 
     def _note_failed_reads(self, output: Any) -> None:
         """What must be computed after all was not read."""
@@ -191,6 +203,7 @@ class ProvingScheduler(_Stock):  # type: ignore[misc]
         params = self._admit(request)
         self.pressure.admitted(request.request_id)
         self._reading.pop(request.request_id, None)
+        self._greetings.forget(request.request_id)
         if self.meter is not None:
             self.meter.forget(request.request_id)
         if params is None:
