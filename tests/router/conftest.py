@@ -140,10 +140,9 @@ def chat_body(conversation=None, **members):
 
 
 @dataclass
-class Stage:
-    """A router with its engines."""
+class Engines:
+    """Of both roles; `urls`: of prefill first."""
 
-    client: Client
     prefills: list
     decodes: list
     urls: list
@@ -158,6 +157,16 @@ class Stage:
     def reset(self):
         for engine in self.engines:
             engine.reset()
+
+
+@dataclass
+class Stage(Engines):
+    """Engines and their router's client."""
+
+    client: Client
+
+    def reset(self):
+        super().reset()
         wait_until(lambda: self.legs("prefill") == len(self.prefills))
         wait_until(lambda: self.legs("decode") == len(self.decodes))
 
@@ -195,13 +204,25 @@ def run_router(prefill, decode, log, **overrides):
 
 
 @contextmanager
-def run_stage(log, legs, **overrides):
+def run_engines(legs):
     with ExitStack() as stack:
         prefills = [FakeEngine("prefill", f"P{number}") for number in range(legs)]
         decodes = [FakeEngine("decode", f"D{number}") for number in range(legs)]
         urls = [stack.enter_context(serve_engine(engine)) for engine in (*prefills, *decodes)]
-        client = stack.enter_context(run_router(urls[:legs], urls[legs:], log, **overrides))
-        yield Stage(client, prefills, decodes, urls)
+        yield Engines(prefills, decodes, urls)
+
+
+@contextmanager
+def stage_of(engines, log, **overrides):
+    legs = len(engines.prefills)
+    with run_router(engines.urls[:legs], engines.urls[legs:], log, **overrides) as client:
+        yield Stage(engines.prefills, engines.decodes, engines.urls, client)
+
+
+@contextmanager
+def run_stage(log, legs, **overrides):
+    with run_engines(legs) as engines, stage_of(engines, log, **overrides) as stage:
+        yield stage
 
 
 @pytest.fixture(scope="session")
@@ -239,39 +260,47 @@ def router(tmp_path):
         )
 
 
+@pytest.fixture(scope="session")
+def all_bare_engines():
+    with run_engines(1) as one, run_engines(2) as two:
+        yield one, two
+
+
 @pytest.fixture
-def engine(pair):
+def bare(all_bare_engines):
+    """One prefill and one decode engine that no other test's router asks anything."""
+    engines, _ = all_bare_engines
+    engines.reset()
+    return engines
+
+
+@pytest.fixture
+def bare_square(all_bare_engines):
+    """Two of each."""
+    _, engines = all_bare_engines
+    engines.reset()
+    return engines
+
+
+@pytest.fixture
+def engine(bare):
     """An engine for a router of one's own: `engine(role)` -> (engine, url)."""
-    engines = {"prefill": (pair.prefills[0], pair.urls[0]), "decode": (pair.decodes[0], pair.urls[1])}
+    engines = {"prefill": (bare.prefills[0], bare.urls[0]), "decode": (bare.decodes[0], bare.urls[1])}
     return engines.__getitem__
 
 
 @pytest.fixture
-def own(pair, tmp_path):
-    """The engines of `pair` behind a router with settings of its own: `own(**settings)` -> Stage."""
+def own(bare, tmp_path):
+    """Puts a router with settings of its own before `bare`: `own(**settings)` -> Stage."""
     with ExitStack() as stack:
-
-        def start(**settings):
-            client = stack.enter_context(
-                run_router(pair.urls[:1], pair.urls[1:], tmp_path / "own.log", **settings)
-            )
-            return Stage(client, pair.prefills, pair.decodes, pair.urls)
-
-        yield start
+        yield lambda **settings: stack.enter_context(stage_of(bare, tmp_path / "own.log", **settings))
 
 
 @pytest.fixture
-def own_square(square, tmp_path):
-    """The same of `square`."""
+def own_square(bare_square, tmp_path):
+    """The same before `bare_square`."""
     with ExitStack() as stack:
-
-        def start(**settings):
-            client = stack.enter_context(
-                run_router(square.urls[:2], square.urls[2:], tmp_path / "own.log", **settings)
-            )
-            return Stage(client, square.prefills, square.decodes, square.urls)
-
-        yield start
+        yield lambda **settings: stack.enter_context(stage_of(bare_square, tmp_path / "own.log", **settings))
 
 
 @pytest.fixture

@@ -200,9 +200,9 @@ class Gate:
 
 
 @pytest.fixture
-def gate(pair):
+def gate(bare):
     """A gate before decode, and its URL."""
-    gate, port, ended = Gate(pair.urls[1]), queue.Queue(), threading.Event()
+    gate, port, ended = Gate(bare.urls[1]), queue.Queue(), threading.Event()
     thread = threading.Thread(target=asyncio.run, args=(gate.run(port, ended),))
     thread.start()
     yield gate, f"http://127.0.0.1:{port.get()}"
@@ -211,11 +211,11 @@ def gate(pair):
     thread.join()
 
 
-def test_a_client_that_left_after_prefill_answered_still_reaches_decode_to_be_aborted(pair, router, gate):
+def test_a_client_that_left_after_prefill_answered_still_reaches_decode_to_be_aborted(bare, router, gate):
     """Decode's abort is what frees prefill's blocks before their lease ends."""
-    decode, (gate, url) = pair.decodes[0], gate
+    decode, (gate, url) = bare.decodes[0], gate
     decode.fault = Fault(hang="answer")
-    client = router(pair.urls[:1], [url])
+    client = router(bare.urls[:1], [url])
     # More than the sockets between router and engine take.
     long = [{"role": "user", "content": "x" * 20_000_000}]
     connection = client.send("POST", Endpoint.CHAT, {"model": "m", "messages": long})
@@ -228,47 +228,47 @@ def test_a_client_that_left_after_prefill_answered_still_reaches_decode_to_be_ab
     assert decode.seen[0].body["kv_transfer_params"]["do_remote_prefill"] is True
 
 
-def test_nobody_is_asked_again_for_a_client_that_left(pair, router, gate):
+def test_nobody_is_asked_again_for_a_client_that_left(bare, router, gate):
     """Decode fails before it has the whole request: without its client there is no second attempt."""
     gate, url = gate
-    client = router(pair.urls[:1], [url, pair.urls[1]])
+    client = router(bare.urls[:1], [url, bare.urls[1]])
     connections = []
     while not gate.reached.is_set():
         # New conversations go to the engines in turn.
         long = [{"role": "user", "content": f"{len(connections)} {'x' * 20_000_000}"}]
         connections.append(client.send("POST", Endpoint.CHAT, {"model": "m", "messages": long}))
-        wait_until(lambda: gate.reached.is_set() or pair.decodes[0].seen)
+        wait_until(lambda: gate.reached.is_set() or bare.decodes[0].seen)
     connections[-1].close()
     # What comes after it finds the router knowing of it.
     client.ask("GET", "/health")
-    asked = [len(pair.prefills[0].seen), len(pair.decodes[0].seen)]
+    asked = [len(bare.prefills[0].seen), len(bare.decodes[0].seen)]
     gate.cut.set()
     wait_until(lambda: client.metric("pd_router_client_gone_total") == 1)
-    assert [len(pair.prefills[0].seen), len(pair.decodes[0].seen)] == asked
+    assert [len(bare.prefills[0].seen), len(bare.decodes[0].seen)] == asked
     assert client.metric("pd_router_retries_total") == 0
     for connection in connections:
         connection.close()
 
 
 @both_modes
-def test_what_outlasts_the_drain_is_told_so(pair, conversation, stream, start_router, receive):
-    pair.decodes[0].fault = Fault(hang="stream" if stream else "answer", after_events=1)
+def test_what_outlasts_the_drain_is_told_so(bare, conversation, stream, start_router, receive, tmp_path):
+    bare.decodes[0].fault = Fault(hang="stream" if stream else "answer", after_events=1)
     body = {"messages": [], "stream": stream, "conversation_id": conversation}
-    with start_router(pair.urls[:1], pair.urls[1:], pair.client.log) as client:
+    with start_router(bare.urls[:1], bare.urls[1:], tmp_path / "access.log") as client:
         connection = client.send("POST", Endpoint.CHAT, body)
-        wait_until(lambda: pair.decodes[0].seen)
+        wait_until(lambda: bare.decodes[0].seen)
         if stream:
-            wait_until(lambda: pair.decodes[0].seen[0].sent)
+            wait_until(lambda: bare.decodes[0].seen[0].sent)
     answer = receive(connection)
     if stream:
         first, error = answer.events
-        assert first + b"\n\n" == pair.decodes[0].seen[0].clean
+        assert first + b"\n\n" == bare.decodes[0].seen[0].clean
         assert b'"code":503' in error
     else:
         assert answer.status == 503
         assert answer.headers["retry-after"] == "1"
     assert b"shutting down" in answer.body
-    wait_until(lambda: pair.decodes[0].seen[0].ended == "aborted")
+    wait_until(lambda: bare.decodes[0].seen[0].ended == "aborted")
 
 
 def test_a_body_that_stops_coming_ends_in_408(own):

@@ -11,10 +11,10 @@ from toolkit.testing.fake_engine import wait_until
 class Fleet:
     """A router whose decode engines a file names."""
 
-    def __init__(self, stage, file, run):
+    def __init__(self, engines, file, run):
         self.file = file
-        self.decodes, self.urls = stage.decodes, stage.urls[2:]
-        self._prefill = stage.urls[0]
+        self.decodes, self.urls = engines.decodes, engines.urls[2:]
+        self._prefill = engines.urls[0]
         self.write(self.urls[:1])
         self.client = run(members=file)
 
@@ -33,11 +33,11 @@ class Fleet:
 
 
 @pytest.fixture
-def fleet(square, router, tmp_path):
+def fleet(bare_square, router, tmp_path):
     def run(**settings):
         return router([], [], **settings)
 
-    return Fleet(square, tmp_path / "members.yaml", run)
+    return Fleet(bare_square, tmp_path / "members.yaml", run)
 
 
 def test_a_new_engine_gets_requests_and_a_removed_one_none(fleet):

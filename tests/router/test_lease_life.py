@@ -144,9 +144,9 @@ def test_engines_that_refuse_lease_requests_still_serve(own, conversation, statu
     assert [answer.read_tokens for answer in answers] == [0, 32, 32]
 
 
-def test_last_releases_are_sent_before_the_router_ends(pair, start_router, conversation):
-    decode = pair.decodes[0]
-    with start_router(pair.urls[:1], pair.urls[1:], pair.client.log, path="prefill") as client:
+def test_last_releases_are_sent_before_the_router_ends(bare, start_router, conversation, tmp_path):
+    decode = bare.decodes[0]
+    with start_router(bare.urls[:1], bare.urls[1:], tmp_path / "access.log", path="prefill") as client:
         for _ in range(2):
             client.chat(conversation)
     assert asked(decode, "release") == [lease_of(decode, 0)]

@@ -13,9 +13,9 @@ TOKENS = list(range(1000, 1600))
 
 
 @pytest.fixture
-def stock(pair, own):
+def stock(bare, own):
     """Both engines without the connector."""
-    for engine in pair.engines:
+    for engine in bare.engines:
         engine.stock = True
     return own
 
@@ -101,8 +101,8 @@ def test_no_lease_route_is_asked_for_but_to_find_out(stock, conversation):
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_one_engine_with_the_connector_and_one_without_answer_right(pair, own, history, role):
-    {"prefill": pair.prefills, "decode": pair.decodes}[role][0].stock = True
+def test_one_engine_with_the_connector_and_one_without_answer_right(bare, own, history, role):
+    {"prefill": bare.prefills, "decode": bare.decodes}[role][0].stock = True
     stage = own()
     answers = [stage.client.turn(Endpoint.CHAT, history(turns)) for turns in (1, 2, 3)]
     assert [answer.status for answer in answers] == [200] * 3
