@@ -8,7 +8,6 @@ import os
 import secrets
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from bench.router import BenchFailed
 from bench.router.client import Door
+from toolkit.testing.serving import free_port
 
 ROOT = Path(__file__).parents[2]
 READY_S = 30.0
@@ -90,7 +90,7 @@ async def running(name: str, template: str, places: Places, core: int) -> AsyncI
     folder = places.folder / name
     folder.mkdir()
     key = _secrets(folder)
-    port, free = _free_port(), _free_port()
+    port, free = free_port(), free_port()
     filled = template.format(
         port=port, free=free, folder=folder, prefill=places.prefill, decode=places.decode, peer=places.peer
     )
@@ -120,12 +120,6 @@ def _secrets(folder: Path) -> str:
         path.touch(mode=0o600)
         path.write_text(text)
     return key
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def _pinned_and_mortal(core: int) -> None:

@@ -21,7 +21,8 @@ from toolkit.embedded import cluster
 from toolkit.plan.embedded import EmbeddedPlan, plan_embedded
 from toolkit.settings.load import load
 from toolkit.testing.aws import Standin
-from toolkit.testing.sshd import Sshd, free_port
+from toolkit.testing.serving import free_port
+from toolkit.testing.sshd import Sshd
 
 pytestmark = [
     pytest.mark.aws,

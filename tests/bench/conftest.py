@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import socket
-import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +17,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from toolkit.plan.sweep import Conversation, Point, Schedule
+from toolkit.testing.serving import serve_app
 
 
 def count(messages: list[dict[str, str]]) -> int:
@@ -122,15 +121,9 @@ def router() -> Iterator[FakeRouter]:
             Route("/v1/chat/completions", fake.chat, methods=["POST"]),
         ]
     )
-    listener = socket.create_server(("127.0.0.1", 0))
-    fake.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    yield fake
-    server.should_exit = True
-    thread.join()
-    listener.close()
+    config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
+    with serve_app(config) as fake.url:
+        yield fake
 
 
 @pytest.fixture

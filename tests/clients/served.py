@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from toolkit.router.config import RouterConfig
 from toolkit.router.serve import RouterServer, listen
-from toolkit.testing.fake_engine import wait_until
+from toolkit.testing.serving import in_thread, wait_until
 
 PATIENCE_S = 60.0
 
@@ -83,20 +82,13 @@ def run_router(prefill: Sequence[str], decode: Sequence[str], log: Path, **setti
         prefill=tuple(prefill), decode=tuple(decode), access_log=log, drain_timeout_s=1.0, **settings
     )
     server = RouterServer(config)
-    with listen("127.0.0.1", 0) as listener, ExitStack() as clients:
+    with (
+        listen("127.0.0.1", 0) as listener,
+        in_thread(lambda: server.run(listener), is_up=lambda: server.started, stop=server.stop),
+        ExitStack() as clients,
+    ):
         host, port = listener.getsockname()[:2]
-        thread = threading.Thread(target=server.run, args=(listener,), daemon=True)
-        thread.start()
-        try:
-            while not server.started:
-                if not thread.is_alive():
-                    raise RuntimeError("the router ended before it served")
-                thread.join(0.005)
-            yield Router(f"http://{host}:{port}", clients, log=log)
-        finally:
-            clients.close()
-            server.stop()
-            thread.join()
+        yield Router(f"http://{host}:{port}", clients, log=log)
 
 
 def _watching(note: Callable[[Any], object]) -> dict[str, Any]:

@@ -13,7 +13,8 @@ import pytest
 
 from tests.clients.conftest import Pair, Serve
 from tests.clients.served import Router, run_router
-from toolkit.testing.fake_engine import Fault, free_port, wait_until
+from toolkit.testing.fake_engine import Fault
+from toolkit.testing.serving import free_port, wait_until
 
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 SDKS = pytest.mark.parametrize("sdk", [openai, anthropic], ids=["openai", "anthropic"])
@@ -156,4 +157,4 @@ def test_the_sdks_own_retries_outlast_a_short_failure(serve: Serve, pair: Pair, 
     pair.decode.fault = Fault(status=503, only=1)
     router = serve(eject_after=100)
     ask(sdk, router, max_retries=1)
-    assert [seen.ended for seen in pair.decode.seen] == ["failed", "done"]
+    wait_until(lambda: [seen.ended for seen in pair.decode.seen] == ["failed", "done"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from openai import BadRequestError, OpenAI
 
-from toolkit.testing.fake_engine import wait_until
+from toolkit.testing.serving import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
 

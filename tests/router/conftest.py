@@ -3,7 +3,6 @@
 import http.client
 import json
 import re
-import threading
 import uuid
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from toolkit.router.config import RouterConfig
 from toolkit.router.request.dialects import DIALECTS, Endpoint
 from toolkit.router.serve import RouterServer, listen
-from toolkit.testing.fake_engine import FakeEngine, serve_engine, wait_until
+from toolkit.testing.fake_engine import FakeEngine, serve_engine
+from toolkit.testing.serving import in_thread, wait_until
 
 # A turn whose handle is at hand is read back, so that it can be told by its path what the router remembers;
 # what `auto` chooses has tests of its own. A leg stays in, however often tests break it: they have few.
@@ -179,19 +179,12 @@ class Stage(Engines):
 def serve_router(config):
     """Runs a router in a thread on a free port; gives its URL and drains it afterwards."""
     server = RouterServer(config)
-    with listen("127.0.0.1", 0) as listener:
+    with (
+        listen("127.0.0.1", 0) as listener,
+        in_thread(lambda: server.run(listener), is_up=lambda: server.started, stop=server.stop),
+    ):
         host, port = listener.getsockname()
-        thread = threading.Thread(target=server.run, args=(listener,), daemon=True)
-        thread.start()
-        try:
-            while not server.started:
-                if not thread.is_alive():
-                    raise RuntimeError("the router ended before it served")
-                thread.join(0.005)
-            yield f"http://{host}:{port}"
-        finally:
-            server.stop()
-            thread.join()
+        yield f"http://{host}:{port}"
 
 
 @contextmanager

@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from toolkit.router.request.dialects import Endpoint
-from toolkit.testing.fake_engine import Fault, wait_until
+from toolkit.testing.fake_engine import Fault
+from toolkit.testing.serving import wait_until
 
 every_endpoint = pytest.mark.parametrize("endpoint", list(Endpoint))
 ALICE, BOB = {"Authorization": "Bearer alice-k3y"}, {"X-Api-Key": "bob-k3y"}

@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from toolkit.router.request.dialects import Endpoint
-from toolkit.testing.fake_engine import Fault, wait_until
+from toolkit.testing.fake_engine import Fault
+from toolkit.testing.serving import wait_until
 
 END = {
     Endpoint.CHAT: b"data: [DONE]\n",
@@ -137,7 +138,7 @@ def test_a_slow_reader_holds_its_engine_back_and_gets_every_byte(own, receive):
         time.sleep(0.2)
     assert decode.seen[0].ended == "running"
     assert receive(connection).body == decode.seen[0].clean
-    assert decode.seen[0].ended == "done"
+    wait_until(lambda: decode.seen[0].ended == "done")
 
 
 def test_a_client_that_stops_reading_is_given_up(own):

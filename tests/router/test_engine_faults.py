@@ -7,7 +7,8 @@ import pytest
 
 from toolkit.router.request.bodies import MISS_PARAMS
 from toolkit.router.request.dialects import Endpoint
-from toolkit.testing.fake_engine import FakeEngine, Fault, serve_engine, wait_until
+from toolkit.testing.fake_engine import FakeEngine, Fault, serve_engine
+from toolkit.testing.serving import wait_until
 
 REFUSED = b'{"error":{"message":"too long","type":"BadRequestError","param":"messages","code":400}}'
 INJECTED = Fault().body

@@ -3,7 +3,8 @@
 import pytest
 
 from toolkit.router.request.dialects import Endpoint
-from toolkit.testing.fake_engine import FakeEngine, Fault, free_port, serve_engine, wait_until
+from toolkit.testing.fake_engine import FakeEngine, Fault, serve_engine
+from toolkit.testing.serving import free_port, wait_until
 
 every_endpoint = pytest.mark.parametrize("endpoint", list(Endpoint))
 both_modes = pytest.mark.parametrize("stream", [True, False])

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from toolkit.router.request.dialects import Endpoint
-from toolkit.testing.fake_engine import wait_until
+from toolkit.testing.serving import wait_until
 
 
 class Fleet:
@@ -67,7 +67,7 @@ def test_a_removed_engine_finishes_what_it_has_and_is_then_forgotten(fleet, conv
     assert leaving.seen[1].ended == "running"
     answer = receive(connection)
     assert (answer.status, answer.body) == (200, leaving.seen[1].clean)
-    assert leaving.seen[1].ended == "done"
+    wait_until(lambda: leaving.seen[1].ended == "done")
     wait_until(lambda: fleet.healthy == fleet.urls[1:])
     assert fleet.client.metric("pd_router_conversations") == 0
     assert fleet.client.chat(conversation).path == "prefill"

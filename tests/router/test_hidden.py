@@ -9,7 +9,8 @@ import pytest
 
 from toolkit.router.request.dialects import Endpoint
 from toolkit.router.request.kvmember import cut_shown
-from toolkit.testing.fake_engine import Fault, wait_until
+from toolkit.testing.fake_engine import Fault
+from toolkit.testing.serving import wait_until
 
 PARAMS = {"remote_host": "10.1.2.3", "remote_block_ids": [[1]], "pd_proof": {"format": 2, "digests": "x"}}
 

@@ -8,7 +8,8 @@ import pytest
 from anthropic import Anthropic
 
 from toolkit.router.request.dialects import Endpoint
-from toolkit.testing.fake_engine import Fault, wait_until
+from toolkit.testing.fake_engine import Fault
+from toolkit.testing.serving import wait_until
 
 every_endpoint = pytest.mark.parametrize("endpoint", list(Endpoint))
 both_modes = pytest.mark.parametrize("stream", [True, False])

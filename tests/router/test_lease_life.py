@@ -4,7 +4,8 @@ be read later, lets go of what nobody can name any more."""
 import pytest
 
 from toolkit.router.request.dialects import Endpoint
-from toolkit.testing.fake_engine import Fault, wait_until
+from toolkit.testing.fake_engine import Fault
+from toolkit.testing.serving import wait_until
 
 both_modes = pytest.mark.parametrize("stream", [True, False])
 

@@ -4,7 +4,8 @@ answer, the log and the metrics."""
 import pytest
 
 from toolkit.router.request.dialects import Endpoint
-from toolkit.testing.fake_engine import Fault, wait_until
+from toolkit.testing.fake_engine import Fault
+from toolkit.testing.serving import wait_until
 
 every_endpoint = pytest.mark.parametrize("endpoint", list(Endpoint))
 both_modes = pytest.mark.parametrize("stream", [True, False])

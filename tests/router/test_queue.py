@@ -3,7 +3,8 @@
 import pytest
 
 from toolkit.router.request.dialects import Endpoint
-from toolkit.testing.fake_engine import Fault, wait_until
+from toolkit.testing.fake_engine import Fault
+from toolkit.testing.serving import wait_until
 
 every_endpoint = pytest.mark.parametrize("endpoint", list(Endpoint))
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from toolkit.cli.router import cli
 from toolkit.router.request.dialects import Endpoint
-from toolkit.testing.fake_engine import wait_until
+from toolkit.testing.serving import wait_until
 
 TOOLKIT = [sys.executable, "-m", "toolkit", "router", "serve"]
 

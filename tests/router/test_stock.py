@@ -5,7 +5,7 @@ import pytest
 
 from toolkit.router.request.bodies import MISS_PARAMS
 from toolkit.router.request.dialects import Endpoint
-from toolkit.testing.fake_engine import wait_until
+from toolkit.testing.serving import wait_until
 
 every_endpoint = pytest.mark.parametrize("endpoint", list(Endpoint))
 both_modes = pytest.mark.parametrize("stream", [True, False])

@@ -4,7 +4,8 @@ import pytest
 
 from toolkit.router.request.bodies import MISS_PARAMS
 from toolkit.router.request.dialects import Endpoint
-from toolkit.testing.fake_engine import Fault, wait_until
+from toolkit.testing.fake_engine import Fault
+from toolkit.testing.serving import wait_until
 
 HANDLE_KEYS = {"remote_engine_id", "remote_request_id", "remote_block_ids", "remote_host"}
 

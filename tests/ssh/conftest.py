@@ -10,7 +10,8 @@ import pytest
 from toolkit.plan.ssh import SshAddress
 from toolkit.remote.head import Head, LocalHead
 from toolkit.remote.ssh_head import SshHead
-from toolkit.testing.sshd import SSHD, Sshd, free_port
+from toolkit.testing.serving import free_port
+from toolkit.testing.sshd import SSHD, Sshd
 
 # Variables of a login that no command may see.
 USERS_OWN = {"HF_TOKEN": "hf_secret", "SBATCH_PARTITION": "x", "VLLM_PLUGINS": "none"}

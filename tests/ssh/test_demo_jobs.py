@@ -18,7 +18,8 @@ from openai import OpenAI
 from toolkit.embedded import cluster
 from toolkit.plan.embedded import EmbeddedPlan, plan_embedded
 from toolkit.settings.load import load
-from toolkit.testing.sshd import Sshd, free_port
+from toolkit.testing.serving import free_port
+from toolkit.testing.sshd import Sshd
 
 ROOT = Path(__file__).parents[2]
 ENGINE = ROOT / ".venv-engine"

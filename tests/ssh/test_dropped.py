@@ -11,7 +11,8 @@ import pytest
 from toolkit.errors import ToolkitError
 from toolkit.remote.head import LocalHead
 from toolkit.remote.ssh_head import SshHead
-from toolkit.testing.sshd import Sshd, until
+from toolkit.testing.serving import wait_until
+from toolkit.testing.sshd import Sshd
 
 
 def test_files_and_commands_go_on_over_a_new_connection(
@@ -31,7 +32,7 @@ def test_files_and_commands_go_on_over_a_new_connection(
 
 def drop_once_it_runs(sshd: Sshd, started: Path) -> threading.Thread:
     def drop() -> None:
-        until(started.exists)
+        wait_until(started.exists)
         sshd.drop_connections()
 
     thread = threading.Thread(target=drop)

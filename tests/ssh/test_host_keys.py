@@ -18,7 +18,8 @@ from toolkit.errors import ToolkitError
 from toolkit.plan.ssh import SshAddress
 from toolkit.remote.ssh_connection import HostKeyCheck
 from toolkit.remote.ssh_head import SshHead
-from toolkit.testing.sshd import Sshd, fingerprint, free_port, make_key, until
+from toolkit.testing.serving import free_port, wait_until
+from toolkit.testing.sshd import Sshd, fingerprint, make_key
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +232,7 @@ def test_without_a_key_file_the_agents_keys_are_tried(
         ["ssh-agent", "-D", "-a", str(tmp_path / "agent")], stdout=subprocess.DEVNULL
     ) as agent:
         try:
-            until((tmp_path / "agent").exists)
+            wait_until((tmp_path / "agent").exists)
             subprocess.run(["ssh-add", "-q", str(sshd.key)], check=True)
             reach(replace(address, key_file=None))
         finally:

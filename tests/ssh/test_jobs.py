@@ -19,7 +19,8 @@ from toolkit.plan.embedded import EmbeddedPlan, plan_embedded
 from toolkit.plan.staging import TOKEN_FILE
 from toolkit.settings.load import load
 from toolkit.testing.fake_hub import FakeHub, serve_hub
-from toolkit.testing.sshd import Sshd, free_port, until
+from toolkit.testing.serving import free_port, wait_until
+from toolkit.testing.sshd import Sshd
 
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
@@ -185,7 +186,7 @@ def test_a_stopped_sweep_leaves_no_job_and_its_lock_is_free(
 ) -> None:
     sweep = command("sweep", "run", "--name", "stopped")
     with subprocess.Popen(sweep, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
-        until(lambda: any(job.state == "R" for job in cluster.describe(plan).jobs))
+        wait_until(lambda: any(job.state == "R" for job in cluster.describe(plan).jobs))
         locked = subprocess.run(sweep, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert locked.returncode == 1
         assert "another toolkit works in" in locked.stderr
@@ -208,7 +209,7 @@ def test_the_connection_drops_while_a_run_starts(
 ) -> None:
     submit = command("job", "submit", "--name", "dropped")
     with subprocess.Popen(submit, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as running:
-        until(lambda: len(cluster.describe(plan).jobs) == 3)
+        wait_until(lambda: len(cluster.describe(plan).jobs) == 3)
         head_node.drop_connections()
         said, _ = running.communicate(timeout=60)
     assert (running.returncode, said) == (0, "http://10.76.0.13:8010/v1\n")

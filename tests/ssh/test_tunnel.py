@@ -16,7 +16,8 @@ import pytest
 from toolkit.errors import ToolkitError
 from toolkit.remote.head import LocalHead
 from toolkit.remote.ssh_head import SshHead
-from toolkit.testing.sshd import Sshd, free_port
+from toolkit.testing.serving import free_port
+from toolkit.testing.sshd import Sshd
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from toolkit.plan.staging import TOKEN_FILE, StagingPlan, plan_staging
 from toolkit.render.staging import render_staging
 from toolkit.settings.deployment import Deployment
 from toolkit.testing.fake_hub import COMMIT, FakeHub, serve_hub
-from toolkit.testing.sshd import until
+from toolkit.testing.serving import wait_until
 
 ENGINE = Path(__file__).parents[2] / ".venv-engine"
 pytestmark = [
@@ -153,7 +153,7 @@ def test_a_job_that_was_killed_goes_on_where_it_was(stage: Stage, hub: FakeHub) 
         stage.command, env=stage.environ, cwd=stage.script.parent, start_new_session=True
     ) as job:
         blobs = stage.snapshot.parents[1] / "blobs"
-        until(lambda: len(list(blobs.glob("*.incomplete"))) >= 2)
+        wait_until(lambda: len(list(blobs.glob("*.incomplete"))) >= 2)
         os.killpg(job.pid, signal.SIGKILL)
     hub.gate.set()
     left = list(blobs.glob("*.incomplete"))
@@ -235,7 +235,9 @@ def test_the_token_is_nowhere_but_in_its_file(stage: Stage, hub: FakeHub, tmp_pa
         start_new_session=True,
     ) as job:
         blobs = stage.snapshot.parents[1] / "blobs"
-        until(lambda: commands.update(commands_of(job.pid)) or len(list(blobs.glob("*.incomplete"))) >= 2)
+        wait_until(
+            lambda: commands.update(commands_of(job.pid)) or len(list(blobs.glob("*.incomplete"))) >= 2
+        )
         hub.gate.set()
         said, _ = job.communicate(timeout=60)
     assert job.returncode == 0, said

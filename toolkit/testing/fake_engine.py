@@ -15,8 +15,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -30,6 +28,7 @@ from toolkit.testing import fake_answers as answers
 from toolkit.testing.fake_answers import GENERATE
 from toolkit.testing.fake_handles import BYTES_PER_TOKEN, Blocks, token_count
 from toolkit.testing.fake_leases import OPERATIONS, FakeLeases
+from toolkit.testing.serving import serve_app
 
 Role = Literal["prefill", "decode"]
 _TRANSPORT = "fake_engine.transport"
@@ -338,32 +337,8 @@ class _Protocol(HttpToolsProtocol):
 def serve_engine(engine: FakeEngine, port: int = 0) -> Iterator[str]:
     """Serves an engine on a loopback port, 0: a free one; gives its URL."""
     config = uvicorn.Config(engine, http=_Protocol, ws="none", lifespan="off", log_level="critical")
-    with serve_in_thread(uvicorn.Server(config), port=port) as url:
+    with serve_app(config, port) as url:
         yield url
-
-
-@contextmanager
-def serve_in_thread(server: uvicorn.Server, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Runs a uvicorn server in a thread, on a free port by default; gives its URL and stops it afterwards."""
-    with socket.create_server((host, port)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        try:
-            while not server.started:
-                if not thread.is_alive():
-                    raise RuntimeError("the server ended before it listened")
-                thread.join(0.005)
-            yield f"http://{host}:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port where nobody listens just now."""
-    with socket.create_server((host, 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 async def _unless(left: asyncio.Task[None], work: Any) -> None:
@@ -404,17 +379,3 @@ async def _answer(
 
 def _body(data: bytes, *, more: bool) -> dict[str, Any]:
     return {"type": "http.response.body", "body": data, "more_body": more}
-
-
-def wait_until(true: Callable[[], object], timeout_s: float = 30.0) -> None:
-    """Polls until `true()` holds.
-
-    Raises:
-        TimeoutError: it did not within `timeout_s`.
-    """
-    pause = threading.Event()
-    for _ in range(int(timeout_s / 0.01)):
-        if true():
-            return
-        pause.wait(0.01)
-    raise TimeoutError("what was waited for did not happen")

@@ -8,12 +8,11 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolkit.plan.ssh import SshAddress
+from toolkit.testing.serving import wait_until
 
 SSHD = Path("/usr/sbin/sshd")
 
@@ -65,7 +64,7 @@ class Sshd:
         config.write_text("\n".join(lines) + "\n")
         with (self.folder / "sshd.log").open("ab") as log:
             self.process = subprocess.Popen([str(SSHD), "-D", "-e", "-f", str(config)], stderr=log)
-        until(self._listens)
+        wait_until(self._listens)
 
     def _listens(self) -> bool:
         assert self.process is not None
@@ -84,7 +83,7 @@ class Sshd:
         for pid in dropped:
             os.kill(pid, signal.SIGKILL)
         # Others may come at once.
-        until(lambda: not set(dropped) & set(self.sessions()))
+        wait_until(lambda: not set(dropped) & set(self.sessions()))
 
     def stop(self) -> None:
         assert self.process is not None
@@ -105,17 +104,3 @@ def make_key(path: Path, *, kind: str = "ed25519", passphrase: str = "") -> None
 def fingerprint(key: Path) -> str:
     command = ["ssh-keygen", "-l", "-f", f"{key}.pub"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[1]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)

@@ -11,7 +11,8 @@ import pytest
 
 from toolkit.plan.node_check import node_check
 from toolkit.testing.aws import Standin
-from toolkit.testing.sshd import SSHD, Sshd, free_port
+from toolkit.testing.serving import free_port
+from toolkit.testing.sshd import SSHD, Sshd
 
 pytestmark = [pytest.mark.aws, pytest.mark.slow]
 
