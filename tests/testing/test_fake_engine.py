@@ -6,7 +6,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from toolkit.router.request.bodies import MISS_PARAMS, handle_from, prompt_tokens, transfer_params
+from toolkit.router.memory.handle import Handle
+from toolkit.router.request.bodies import MISS_PARAMS, prompt_tokens, transfer_params
 from toolkit.router.request.dialects import DIALECTS, Endpoint
 from toolkit.router.request.kvmember import cut_member
 from toolkit.router.request.sse import EventRelay, response_id
@@ -69,6 +70,12 @@ def prefill(engines):
 def decode(engines):
     engines[1].engine.reset()
     return engines[1]
+
+
+def handle_from(params):
+    """What the router would send to prefill in the next turn."""
+    packed = Handle.pack(params)
+    return packed and packed.unpack()
 
 
 @every_endpoint

@@ -101,7 +101,7 @@ class DecodeLeg:
                 leg,
                 facts.endpoint,
                 self._headers,
-                bodies.decode_body(facts, params, retain=self._retains(leg, alone), local=alone),
+                bodies.decode_body(facts, params, retain=self._retains(leg, alone)),
                 silence_s=config.stall_timeout_s if facts.stream else config.answer_timeout_s,
                 on_sent=self._arrived,
                 # A second pull of blocks without a lease could find other tokens in them.
@@ -166,7 +166,7 @@ class DecodeLeg:
         if not relay.done and not relay.failed:
             self._break_off(EngineFailed(leg, "ended its stream without its last event"))
             return
-        self._well_answered(leg)
+        self._state.health.answered(leg)
         if relay.failed:
             call.record.outcome = "engine-error"
         call.reply.end()
@@ -175,8 +175,7 @@ class DecodeLeg:
         """The client has part of an answer: it is told that no more will come."""
         record = self._call.record
         record.outcome = "decode-broke"
-        record.failures.append(str(failure))
-        self._state.failed(failure)
+        self._state.failed(failure, record)
         why = f"The decode engine {failure.why} in the middle of its answer."
         self._call.refuse(Refusal(status_of(failure), why))
 
@@ -189,18 +188,15 @@ class DecodeLeg:
         if self._facts.stores:
             self._note_response(leg, response_id(cut.text))
         self._keep(leg, cut.value)
-        self._well_answered(leg)
-        self._call.pass_on(Answer(answer.status, answer.headers, cut.text))
-
-    def _well_answered(self, leg: Leg) -> None:
         self._state.health.answered(leg)
+        self._call.pass_on(Answer(answer.status, answer.headers, cut.text))
 
     def _note_response(self, leg: Leg, response_id: str | None) -> None:
         if response_id is not None:
             self._state.stored.note(self._tenant, response_id, leg.url)
 
     def _let_go(self, leg: Leg, params: object) -> None:
-        handle = Handle.pack(params) if isinstance(params, dict) else None
+        handle = Handle.pack(params)
         if handle is not None and handle.lease is not None:
             self._state.leases.release(leg, handle.lease)
 
@@ -209,7 +205,7 @@ class DecodeLeg:
         facts, record = self._facts, self._call.record
         if not facts.transferable:
             return
-        handle = Handle.pack(params) if isinstance(params, dict) else None
+        handle = Handle.pack(params)
         now = time.monotonic()
         tokens = record.prompt_tokens or self._state.costs.prompt_tokens(facts.history_bytes)
         if handle is not None:

@@ -61,26 +61,13 @@ class Exchange:
         """The healthy decode leg that holds this conversation, if one does."""
         facts, state = self._facts, self._state
         if facts.previous_response is not None:
-            return self._keeper_of(facts.previous_response)
+            return state.keeper(self._tenant, facts.previous_response, "previous_response_id")
         self._found = state.conversations.find(facts.keys)
         if self._found is None:
             return None
         leg = state.decode.by_url(self._found.held.leg)
         # Without it prefill would wait for an engine that is not there.
         return leg if leg is not None and leg.healthy and not leg.leaving else None
-
-    def _keeper_of(self, response_id: str) -> Leg:
-        url = self._state.stored.leg_of(self._tenant, response_id)
-        leg = None if url is None else self._state.decode.by_url(url)
-        if leg is None:
-            raise Refusal(
-                404,
-                "This router knows no such response of yours (any more): send the whole conversation.",
-                param="previous_response_id",
-            )
-        if not leg.healthy:
-            raise Refusal(503, "The engine that keeps the previous response is away. Try again later.")
-        return leg
 
     def _choose(self, holder: Leg | None) -> Path:
         state, record = self._state, self._call.record
@@ -126,7 +113,7 @@ class Exchange:
         try:
             return await self._attempt(leg, path)
         except EngineFailed as failure:
-            self._note(failure)
+            self._state.failed(failure, self._call.record)
             if self._call.reply.gone:
                 raise asyncio.CancelledError from failure
             other = None if self._facts.previous_response else self._state.decode.pick(exclude=(leg,))
@@ -136,7 +123,7 @@ class Exchange:
         try:
             return await self._attempt(other, self._second_try(path))
         except EngineFailed as failure:
-            self._note(failure)
+            self._state.failed(failure, self._call.record)
             raise unanswered(failure) from failure
 
     async def _attempt(self, leg: Leg, path: Path) -> None:
@@ -171,7 +158,7 @@ class Exchange:
             # Maybe it is the handle that the engine does not take.
             other = leg
         except EngineFailed as failure:
-            self._note(failure)
+            self._state.failed(failure, self._call.record)
             other = self._other_prefill(leg, failure)
             if not failure.sent and handle is not None:
                 self._call.record.retries += 1
@@ -192,7 +179,7 @@ class Exchange:
         try:
             return await self._prefill(leg, decode, handle)
         except EngineFailed as failure:
-            self._note(failure)
+            self._state.failed(failure, self._call.record)
             raise _ending(failure) from failure
 
     async def _prefill(self, leg: Leg, decode: Leg, handle: Handle | None) -> dict[str, Any] | None:
@@ -223,10 +210,6 @@ class Exchange:
             path = Path.PREFILL
         record.path, record.kv_read_tokens, record.offered = path.value, None, False
         return path
-
-    def _note(self, failure: EngineFailed) -> None:
-        self._state.failed(failure)
-        self._call.record.failures.append(str(failure))
 
 
 class _PrefillAway(Exception):

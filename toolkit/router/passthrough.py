@@ -55,14 +55,7 @@ class Passthrough:
         if request.method != wanted:
             message = f"{request.path[:200]} takes {wanted}, not {request.method}."
             raise Refusal(405, message, allow=wanted)
-        url = state.stored.leg_of(tenant(request.headers, state.tenant_secret), named["id"])
-        leg = None if url is None else state.decode.by_url(url)
-        if leg is None:
-            raise Refusal(404, "This router knows no such response of yours (any more).")
-        if not leg.healthy:
-            raise Refusal(
-                503, "The engine that keeps this response is away. Try again later.", retry_after_s=2
-            )
+        leg = state.keeper(tenant(request.headers, state.tenant_secret), named["id"])
         answer = await self._ask(call, leg)
         try:
             # An engine keeps the response as it sent it: with the handle, which is nobody's but ours.
@@ -86,8 +79,7 @@ class Passthrough:
                     leg, request.method, path, headers, request.body or None, state.config.prefill_timeout_s
                 )
         except EngineFailed as failure:
-            state.failed(failure)
-            record.failures.append(str(failure))
+            state.failed(failure, record)
             raise unanswered(failure) from failure
 
 

@@ -21,6 +21,7 @@ from toolkit.router.observe.record import RequestRecord
 from toolkit.router.paths.choice import Limits
 from toolkit.router.paths.costs import Costs
 from toolkit.router.request.identity import Keys
+from toolkit.router.request.refusal import Refusal
 from toolkit.router.stored import StoredResponses
 from toolkit.router.wire.client import EngineClient, EngineFailed
 
@@ -70,10 +71,23 @@ class RouterState:
             if leg is not None:
                 self.leases.release(leg, one.lease)
 
-    def failed(self, failure: EngineFailed) -> None:
+    def failed(self, failure: EngineFailed, record: RequestRecord) -> None:
         """An engine gave a request no usable answer."""
+        record.failures.append(str(failure))
         self.metrics.engine_failed(failure)
         self.health.failed(failure.leg)
+
+    def keeper(self, tenant: bytes, response_id: str, param: str | None = None) -> Leg:
+        """The decode engine that has a stored response. Raises Refusal, which names `param`."""
+        url = self.stored.leg_of(tenant, response_id)
+        leg = None if url is None else self.decode.by_url(url)
+        if leg is None:
+            message = "This router knows no such response of yours (any more): send the whole conversation."
+            raise Refusal(404, message, param=param)
+        if not leg.healthy:
+            message = "The engine that keeps the response is away. Try again later."
+            raise Refusal(503, message, param=param, retry_after_s=2)
+        return leg
 
     def ended(self, record: RequestRecord) -> None:
         """The one place where a finished request is counted and logged."""

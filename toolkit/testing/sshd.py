@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -81,18 +82,24 @@ class Sshd:
     def drop_connections(self) -> None:
         dropped = self.sessions()
         for pid in dropped:
-            os.kill(pid, signal.SIGKILL)
+            _kill(pid)
         # Others may come at once.
         wait_until(lambda: not set(dropped) & set(self.sessions()))
 
     def stop(self) -> None:
         assert self.process is not None
         for pid in [*self.sessions(), self.process.pid]:
-            os.kill(pid, signal.SIGKILL)
+            _kill(pid)
         self.process.wait()
 
     def address(self, known_hosts: Path, *fingerprints: str) -> SshAddress:
         return SshAddress("127.0.0.1", self.port, getpass.getuser(), self.key, known_hosts, fingerprints)
+
+
+def _kill(pid: int) -> None:
+    # A session may end by itself meanwhile.
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def make_key(path: Path, *, kind: str = "ed25519", passphrase: str = "") -> None:

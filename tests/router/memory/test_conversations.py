@@ -36,8 +36,6 @@ class TestFinding:
         save(turns.chat("a"), "first")
         found = conversations.find(turns.chat("a", "b"))
         assert (lease_of(found), found.held.leg, found.held.tokens) == ("first", LEG, 320)
-        assert found.exact
-        assert found.position == 1
 
     def test_a_stranger_with_the_same_system_prompt_finds_nothing(self, conversations, save, turns):
         save(turns.chat("a", "b"), "first")
@@ -61,18 +59,18 @@ class TestFinding:
         assert lease_of(conversations.find(turns.chat("a", "b", "d"))) == "long"
         assert lease_of(conversations.find(turns.chat("a", "c", "d"))) == "branch"
 
-    def test_a_repeated_turn_finds_itself_and_is_not_exact(self, conversations, save, turns):
+    def test_a_repeated_turn_finds_itself(self, conversations, save, turns):
         save(turns.chat("a", "b"), "first")
         found = conversations.find(turns.chat("a", "b"))
-        assert (lease_of(found), found.exact, found.position) == ("first", False, 3)
+        assert lease_of(found) == "first"
         assert save(turns.chat("a", "b"), "again") == [Released(LEG, "first", "superseded")]
         assert len(conversations) == 1
 
-    def test_one_that_goes_on_from_an_earlier_turn_is_not_exact(self, conversations, save, turns):
+    def test_one_that_goes_on_from_an_earlier_turn_finds_it(self, conversations, save, turns):
         save(turns.chat("a"))
         save(turns.chat("a", "b"), "second")
         found = conversations.find(turns.chat("a", "c"))
-        assert (lease_of(found), found.exact, found.position) == ("second", False, 1)
+        assert lease_of(found) == "second"
 
     def test_finding_removes_nothing(self, conversations, save, turns):
         save(turns.chat("a"), "first")
@@ -116,22 +114,10 @@ class TestNames:
         assert lease_of(conversations.find(turns.chat("a", "b"))) == "nameless"
         assert conversations.find(turns.chat("a", "b", name="other")) is None
 
-    def test_it_is_exact_if_the_history_goes_on(self, conversations, save, turns):
-        save(turns.chat("a", "b", name="n"), "named")
-        asked = {"a b c": True, "a b": False, "a c": False, "x": False}
-        found = {said: conversations.find(turns.chat(*said.split(), name="n")).exact for said in asked}
-        assert found == asked
-
-    def test_a_named_prompt_is_exact_if_it_goes_on(self, conversations, save, turns):
-        save(turns.prompt("p" * 700, name="n"), "named")
-        asked = {"p" * 701: True, "p" * 700: False, "p" * 699: False, "q" * 900: False, "short": False}
-        found = {text: conversations.find(turns.prompt(text, name="n")).exact for text in asked}
-        assert found == asked
-
-    def test_a_name_without_history_is_never_exact(self, conversations, save, turns):
+    def test_a_name_without_history_finds(self, conversations, save, turns):
         save(turns.prompt("short", name="n"), "named")
         found = conversations.find(turns.prompt("short and more", name="n"))
-        assert (lease_of(found), found.exact) == ("named", False)
+        assert lease_of(found) == "named"
 
     def test_the_next_save_supersedes(self, conversations, save, turns):
         save(turns.chat("a", name="n"), "first")
@@ -147,10 +133,8 @@ class TestPrompts:
         for number, length in enumerate(lengths):
             found = conversations.find(turns.prompt(text[:length]))
             assert lease_of(found) == (f"lease-{number - 1}" if number else None)
-            assert number == 0 or found.exact
             save(turns.prompt(text[:length]), f"lease-{number}")
         assert len(conversations) == 1
-        assert not conversations.find(turns.prompt(text)).exact
 
     @pytest.mark.parametrize("shared", [600, 20_000])
     def test_strangers_with_a_long_beginning_in_common_find_nothing(self, conversations, save, turns, shared):
@@ -174,7 +158,7 @@ class TestPrompts:
         save(turns.prompt("p" * 1000))
         save(turns.prompt("p" * 2000), "newest")
         found = conversations.find(turns.prompt("p" * 1000 + "q" * 5000))
-        assert (lease_of(found), found.exact) == ("newest", False)
+        assert lease_of(found) == "newest"
 
     def test_only_the_latest_eight_turns_are_found(self, conversations, save, turns):
         text = "".join(random.Random(1).choices("ab", k=12 * 700))
@@ -201,11 +185,11 @@ class TestHandles:
         assert conversations.take(one).lease == "first"
         assert conversations.take(other) is None
         third = conversations.find(turns.chat("a", "d"))
-        assert (third.held.handle, third.held.leg, third.exact) == (None, LEG, True)
+        assert (third.held.handle, third.held.leg) == (None, LEG)
 
         save(turns.chat("a", "b"), "of b")
         branch = conversations.find(turns.chat("a", "d"))
-        assert (lease_of(branch), branch.exact) == ("of b", False)
+        assert lease_of(branch) == "of b"
 
     def test_branches_live_beside_each_other(self, conversations, save, turns):
         save(turns.chat("a"))

@@ -5,7 +5,6 @@ import pytest
 from toolkit.router.request.bodies import (
     MISS_PARAMS,
     decode_body,
-    handle_from,
     kv_read_tokens,
     prefill_body,
     prompt_tokens,
@@ -167,7 +166,6 @@ def test_decode_gets_the_clients_request(read, sent, endpoint):
     body = whole(endpoint)
     found = read(endpoint, {"conversation_id": "c", **body})
     assert sent(decode_body(found, None, retain=False)) == body
-    assert sent(decode_body(found, None, retain=True)) == body
     assert sent(decode_body(found, PARAMS, retain=False)) == {
         **body,
         "kv_transfer_params": {**PARAMS, "pd_retain": False},
@@ -181,29 +179,14 @@ def test_blocks_are_kept_where_the_answer_can_name_them(read, sent, endpoint, st
     named = not (stream and endpoint is MESSAGES)
     pulled = sent(decode_body(found, PARAMS, retain=True))["kv_transfer_params"]
     assert pulled == (PARAMS if named else {**PARAMS, "pd_retain": False})
-    alone = sent(decode_body(found, None, retain=True, local=True))
+    alone = sent(decode_body(found, None, retain=True))
     assert alone.get("kv_transfer_params") == ({"pd_retain": True} if named else None)
 
 
 @pytest.mark.parametrize("body", [{"n": 2}, {"prompt": ["a", "b"]}, {"prompt_logprobs": 1}])
 def test_a_request_of_several_sequences_keeps_nothing(read, sent, body):
     found = read(COMPLETIONS, {"prompt": "a", **body})
-    assert "kv_transfer_params" not in sent(decode_body(found, None, retain=True, local=True))
-
-
-@pytest.mark.parametrize(
-    ("params", "retain", "local", "expected"),
-    [
-        (None, False, False, {"pd_release": ["a", "b"]}),
-        (None, False, True, {"pd_release": ["a", "b"]}),
-        (None, True, True, {"pd_retain": True, "pd_release": ["a", "b"]}),
-        (PARAMS, True, False, {**PARAMS, "pd_release": ["a", "b"]}),
-        (PARAMS, False, False, {**PARAMS, "pd_retain": False, "pd_release": ["a", "b"]}),
-    ],
-)
-def test_leases_are_let_go_with_a_request(read, sent, params, retain, local, expected):
-    body = decode_body(read(CHAT, {}), params, retain=retain, local=local, release=["a", "b"])
-    assert sent(body) == {"kv_transfer_params": expected}
+    assert "kv_transfer_params" not in sent(decode_body(found, None, retain=True))
 
 
 @every_endpoint
@@ -222,25 +205,6 @@ def test_what_is_large_is_one_object_in_both_bodies(read, endpoint):
     for text in found.large.values():
         assert any(piece is text for piece in prefill)
         assert any(piece is text for piece in decode)
-
-
-@pytest.mark.parametrize(
-    "missing", ["remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_block_ids"]
-)
-def test_an_incomplete_handle_is_no_handle(missing):
-    assert handle_from({**HANDLE, missing: None}) is None
-    assert handle_from({name: value for name, value in HANDLE.items() if name != missing}) is None
-
-
-def test_a_handle_is_as_decode_gave_it_but_for_its_direction():
-    given = {**HANDLE, "do_remote_decode": False, "do_remote_prefill": True}
-    assert handle_from(given) == HANDLE
-    assert given["do_remote_prefill"] is True
-
-
-@pytest.mark.parametrize("bad", [None, "x", [], 1, {}])
-def test_what_is_no_object_is_no_handle(bad):
-    assert handle_from(bad) is None
 
 
 @pytest.mark.parametrize(

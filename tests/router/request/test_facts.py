@@ -1,12 +1,10 @@
 """What the router reads of a request, and what it refuses."""
 
-import json
-
 import pytest
 
 from toolkit.router.paths.choice import Path
 from toolkit.router.request.bodies import decode_body, prefill_body
-from toolkit.router.request.dialects import Endpoint
+from toolkit.router.request.dialects import DIALECTS, Endpoint
 from toolkit.router.request.refusal import Refusal
 
 CHAT, COMPLETIONS, RESPONSES, MESSAGES = Endpoint
@@ -96,7 +94,10 @@ def test_the_last_of_two_equal_names_counts_as_it_does_for_vllm(read):
         read(CHAT, hidden)
     shown = b'{"messages":[],"kv_transfer_params":{"a":1},"kv_transfer_params":null,"n":2,"n":1}'
     found = read(CHAT, shown)
-    assert (found.members, found.transferable) == ({"n": 1}, True)
+    assert ({name: bytes(text) for name, text in found.members.items()}, found.transferable) == (
+        {"n": b"1"},
+        True,
+    )
 
 
 @every_endpoint
@@ -116,13 +117,10 @@ def test_the_last_of_two_equal_names_counts_as_it_does_for_vllm(read):
         b'{"stream":1}',
         b'{"stream":[true]}',
         b'{"temperature":NaN}',
-        b'{"temperature":1e999}',
         b'{"user":"\\ud800"}',
-        b'{"user":"\xc3\x28"}',
-        b'{"tools":' + b"[" * 500 + b"]" * 500 + b"}",
-        b'{"metadata":' + b'{"a":' * 300 + b"1" + b"}" * 301,
-        b'{"messages":[' + b"[" * 300 + b"]" * 301 + b"}",
+        b'{"stream":"\xc3\x28"}',
         b"[" * 100_000,
+        b'{"messages":[' + b"[" * 5000 + b"]" * 5001 + b"}",
         b'{"a":' * 100_000,
         b'{"a":1}x',
     ],
@@ -131,6 +129,30 @@ def test_a_body_that_is_no_request_is_refused(read, endpoint, raw):
     with pytest.raises(Refusal) as refusal:
         read(endpoint, raw)
     assert refusal.value.status == 400
+
+
+@every_endpoint
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'[ {"content" : "\\u00e9\\/", "at":1.0e0} , 2 ]',
+        b'{"b": 1, "a": 1, "b": 2}',
+        b"1e999",
+        b"-0.0",
+        b'"\xc3\x28"',
+        b"[" * 500 + b"]" * 500,
+        b'{"a":' * 300 + b"1" + b"}" * 300,
+    ],
+)
+@pytest.mark.parametrize("name", ["tools", "metadata", "history"])
+def test_what_the_client_wrote_goes_on_byte_for_byte(read, endpoint, name, text):
+    name = DIALECTS[endpoint].history if name == "history" else name
+    looked_into = (endpoint, name) == (RESPONSES, "tools")
+    if looked_into or ((endpoint, name) == (COMPLETIONS, "prompt") and text[:1] == b"["):
+        text = b'[ "\\u00e9\\/" ]'
+    found = read(endpoint, b'{ "%b" :\t%b , "model":"m"}' % (name.encode(), text))
+    for pieces in (decode_body(found, None, retain=True), prefill_body(found, None)):
+        assert b'"%b":%b' % (name.encode(), text) in b"".join(pieces)
 
 
 STRANGE = [
@@ -161,9 +183,6 @@ STRANGE = [
 def test_what_only_an_engine_can_judge_reaches_it_unchanged(read, sent, endpoint, name, value):
     body = {**PLAIN[endpoint], name: value}
     found = read(endpoint, body)
-    if (endpoint, value) == (COMPLETIONS, [10**40]):
-        # A token id that is none: refused by the engine in any form.
-        body["prompt"] = [1e40] if name == "prompt" else body["prompt"]
     assert sent(decode_body(found, None, retain=False)) == body
     assert isinstance(found.model, str)
 
@@ -228,23 +247,6 @@ def test_what_only_an_engine_can_judge_reaches_it_unchanged(read, sent, endpoint
 )
 def test_what_takes_part_in_transfers(read, endpoint, members, transferable):
     assert read(endpoint, {**PLAIN[endpoint], **members}).transferable == transferable
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "prompt", "tokens"),
-    [
-        (COMPLETIONS, [1, 2], True),
-        (COMPLETIONS, [[1, 2]], True),
-        (COMPLETIONS, [], False),
-        (COMPLETIONS, [[]], False),
-        (COMPLETIONS, "a", False),
-        (COMPLETIONS, ["a"], False),
-        (COMPLETIONS, [[1], [2]], False),
-        (CHAT, [1, 2], False),
-    ],
-)
-def test_prompts_of_tokens_are_told_from_text(read, endpoint, prompt, tokens):
-    assert read(endpoint, {"prompt": prompt}).token_prompt == tokens
 
 
 def test_the_next_turn_contains_the_end_of_this_one(read):
@@ -358,4 +360,3 @@ def test_integers_of_any_length_stay_what_they_are(read, sent, endpoint, members
     assert sent(decode_body(found, None, retain=False)) == body
     kept = {name: value for name, value in members.items() if name != "max_tokens"}
     assert kept.items() <= sent(prefill_body(found, None)).items()
-    assert b"".join(decode_body(found, None, retain=False)).count(b"\\u") == json.dumps(body).count("\\\\u")

@@ -78,24 +78,12 @@ class Conversation:
     @property
     def key(self) -> bytes:
         """The client's name for it, or the end of its newest turn."""
-        return self.ids[:KEY_BYTES] if self.named else self.ids[:TENANT_BYTES] + self.ids[-ID_BYTES:]
-
-    @property
-    def end(self) -> bytes | None:
-        """The key of its newest turn's end; None where that has none."""
-        if self.named and len(self.ids) == KEY_BYTES:
-            return None
-        return self.ids[:TENANT_BYTES] + self.ids[-ID_BYTES:]
-
-    @property
-    def end_length(self) -> int:
-        """Bytes of the prompt's text that the newest turn's end is the key of."""
-        return int.from_bytes(self.ends[-4:], "little")
+        return self.ids if self.named else self.ids[:TENANT_BYTES] + self.ids[-ID_BYTES:]
 
     def found_by(self) -> list[bytes]:
         """The keys that find it, the oldest turn's first."""
         if self.named:
-            return [self.ids[:KEY_BYTES]]
+            return [self.ids]
         tenant = self.ids[:TENANT_BYTES]
         return [tenant + self.ids[at : at + ID_BYTES] for at in range(TENANT_BYTES, len(self.ids), ID_BYTES)]
 
@@ -146,9 +134,13 @@ class Conversation:
         """Bytes of memory that it takes, with what leads to it."""
         keys = 1 if self.named else len(self.ids) // ID_BYTES - 1
         lengths = 0 if self.named else len(self.ends) // END_BYTES
-        entries = keys + lengths + (self.handle is not None)
-        handle = 0 if self.handle is None else self.handle.size
-        return _RECORD_BYTES + len(self.ids) + len(self.ends) + handle + entries * ENTRY_BYTES
+        own = _RECORD_BYTES + len(self.ids) + len(self.ends) + (keys + lengths) * ENTRY_BYTES
+        return own + size_of(self.handle)
+
+
+def size_of(handle: Handle | None) -> int:
+    """Bytes that a conversation's handle adds to its own."""
+    return 0 if handle is None else handle.size + ENTRY_BYTES
 
 
 class ByUse:

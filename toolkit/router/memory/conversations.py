@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from toolkit.router.memory.conversation import END_BYTES, ID_BYTES, MOST_ENDS, ByUse, Conversation, Home
+from toolkit.router.memory.conversation import (
+    END_BYTES,
+    ID_BYTES,
+    MOST_ENDS,
+    ByUse,
+    Conversation,
+    Home,
+    size_of,
+)
 from toolkit.router.memory.directory import Directory
 from toolkit.router.memory.handle import Handle
 from toolkit.router.memory.index import MOST_NUMBER
@@ -27,8 +35,6 @@ class _Match(NamedTuple):
     conversation: Conversation
     place: int
     """Of the key among the conversation's."""
-    position: int | None
-    """Of the key in the request's chain."""
 
 
 class Conversations:
@@ -92,7 +98,7 @@ class Conversations:
         self._by_use.remove(found)
         found.used_at = self._clock()
         self._by_use.add(found)
-        return Found(held, _is_exact(found, keys), match.position, found)
+        return Found(held, found)
 
     def take(self, found: Found) -> Handle | None:
         """The handle, for the one turn that will have prefill read it; None: another turn has it."""
@@ -122,7 +128,7 @@ class Conversations:
         released = self.expire()
         self.events["saved"] += 1
         match = self._match(keys)
-        ids, ends = _named_ids(keys) if keys.explicit is not None else _chained_ids(keys, match)
+        ids, ends = (keys.explicit, b"") if keys.explicit is not None else _chained_ids(keys, match)
         conversation = Conversation(self._home(held.leg), ids, keys.explicit is not None, ends, held)
         handle = held.handle
         if match is not None:
@@ -189,7 +195,7 @@ class Conversations:
             for key in conversation.found_by():
                 matches.update(self._directory.having(key))
             for earlier, place in matches.items():
-                released += self._pass_by(_Match(earlier, place, None), conversation)
+                released += self._pass_by(_Match(earlier, place), conversation)
             self._add(conversation, entry.held.handle)
             released += self._shrink()
         return released
@@ -197,9 +203,9 @@ class Conversations:
     def _match(self, keys: Keys) -> _Match | None:
         """Whoever shares the longest history with the request, and counts."""
         if keys.explicit is None and keys.text is None:
-            for found, place, position in self._directory.longest(keys.chain):
+            for found, place in self._directory.longest(keys.chain):
                 if self._remembered(found):
-                    return _Match(found, place, position)
+                    return _Match(found, place)
             return None
         key = keys.explicit or keys.end
         assert key is not None
@@ -208,7 +214,7 @@ class Conversations:
             candidates = chain(candidates, self._directory.ending_in(keys.text, keys.chain))
         for found, place in candidates:
             if self._remembered(found):
-                return _Match(found, place, None)
+                return _Match(found, place)
         return None
 
     def _remembered(self, conversation: Conversation) -> bool:
@@ -292,32 +298,16 @@ class Conversations:
             self._journal.saved(conversation.entry())
 
     def _put_handle(self, conversation: Conversation, handle: Handle | None) -> None:
-        lease = conversation.lease
-        self._bytes -= conversation.size
-        conversation.handle = handle
-        self._bytes += conversation.size
-        self._directory.note_lease(conversation, lease, conversation.lease)
-
-
-def _is_exact(conversation: Conversation, keys: Keys) -> bool:
-    end = conversation.end
-    if end is None or end == keys.end:
-        return False
-    if keys.text is None:
-        return end in keys.chain
-    length = conversation.end_length
-    return length <= len(keys.text.body) and [*keys.text.keys_at([length])] == [end]
+        before, conversation.handle = conversation.handle, handle
+        if before is not handle:
+            self._bytes += size_of(handle) - size_of(before)
+            leases = (None if one is None else one.lease for one in (before, handle))
+            self._directory.note_lease(conversation, *leases)
 
 
 def _released(leg: str, handle: Handle | None, why: str) -> list[Released]:
     lease = None if handle is None else handle.lease
     return [] if lease is None else [Released(leg, lease, why)]
-
-
-def _named_ids(keys: Keys) -> tuple[bytes, bytes]:
-    """The name, and the newest turn's end, which only tells whether a request goes on from there."""
-    assert keys.explicit is not None
-    return keys.explicit + (keys.end or b"")[TENANT_BYTES:], _end(keys)
 
 
 def _chained_ids(keys: Keys, match: _Match | None) -> tuple[bytes, bytes]:

@@ -75,13 +75,12 @@ class Directory:
         """Whoever is found by exactly this key, and which of its keys it is."""
         return self._have(self._by_key.numbers(key), key)
 
-    def longest(self, chain: Sequence[Key]) -> Iterator[tuple[Conversation, int, int]]:
-        """Whoever is found by a key of the chain, the last key first, with the key's place in the chain."""
+    def longest(self, chain: Sequence[Key]) -> Iterator[tuple[Conversation, int]]:
+        """As `having`, of each key of the chain, the last one first."""
         position = len(chain)
         while (hit := self._by_key.first(reversed(chain[:position]))) is not None:
             position -= hit[0] + 1
-            for conversation, place in self._have(hit[1], chain[position]):
-                yield conversation, place, position
+            yield from self._have(hit[1], chain[position])
 
     def ending_in(self, text: Text, points: Sequence[Key]) -> Iterator[tuple[Conversation, int]]:
         """Whoever's turn ended where this text has the same beginning, the longest first."""

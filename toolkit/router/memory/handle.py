@@ -44,11 +44,11 @@ other lengths."""
 class _Shape:
     """What many handles have in common: values, names of their own members, and what stands packed."""
 
-    __slots__ = ("__weakref__", "blocks", "digests", "ids", "own", "shared", "text")
+    __slots__ = ("__weakref__", "blocks", "digests", "ids", "own", "proven", "shared", "text")
 
     def __init__(self, text: bytes) -> None:
         self.text = text
-        self.shared, self.own, self.blocks, self.ids, self.digests = orjson.loads(text)
+        self.shared, self.own, self.blocks, self.ids, self.digests, self.proven = orjson.loads(text)
 
     @property
     def parts(self) -> int:
@@ -96,8 +96,9 @@ class Handle:
         digests: list[bytes] = []
         if isinstance(proof, dict) and (digests := _unbase64([proof.get("digests")])):
             own["pd_proof"] = {name: value for name, value in proof.items() if name != "digests"}
+        proven = isinstance(proof, dict) and proof.get("format") == PROOF_FORMAT
         try:
-            shape = orjson.dumps([shared, list(own), len(blocks), len(ids), len(digests)])
+            shape = orjson.dumps([shared, list(own), len(blocks), len(ids), len(digests), proven])
             values = orjson.dumps(list(own.values()))
         except orjson.JSONEncodeError:
             return None
@@ -154,8 +155,7 @@ class Handle:
     @property
     def proven(self) -> bool:
         """Prefill compares it with its own prompt before it reads, and asks the holder."""
-        proof = self._own().get("pd_proof")
-        return isinstance(proof, dict) and proof.get("format") == PROOF_FORMAT
+        return bool(self._shape.proven)
 
     @property
     def engine(self) -> str:

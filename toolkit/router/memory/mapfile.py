@@ -12,10 +12,8 @@ import sqlite3
 import stat
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from toolkit.router.memory.conversation import END_BYTES, ID_BYTES, MOST_ENDS
 from toolkit.router.memory.conversations import Conversations
 from toolkit.router.memory.handle import Handle
 from toolkit.router.memory.records import Entry, Held, Journal, Released
+from toolkit.router.memory.unwritten import Unwritten
 from toolkit.router.request.identity import KEY_BYTES, TENANT_BYTES
 
 FORMAT = 1
@@ -50,7 +49,7 @@ _REMOVE = "DELETE FROM conversations WHERE key = ?"
 _REMOVE_OLD = "DELETE FROM conversations WHERE used_at <= ?"
 _DROP_LEG = "DELETE FROM conversations WHERE leg = ?"
 
-_BATCH = 512
+_BATCH = 4096
 _BATCH_SECONDS = 1.0
 _MOST_WAITING = 8192
 _LOCK_SECONDS = 2.0
@@ -59,8 +58,6 @@ _MOST_NUMBER = (1 << 63) - 1
 """That SQLite keeps."""
 
 _log = logging.getLogger("toolkit.router")
-
-_Change = tuple[str, Entry | tuple[bytes | str]]
 
 
 class MapFile(Journal):
@@ -87,8 +84,11 @@ class MapFile(Journal):
         self._connection = connection
         self._clock = clock
         self._wall = wall
-        self._waiting: deque[_Change] = deque()
-        self._batch: list[_Change] = []
+        # What the event loop adds to, under a lock that is never held while the disk works; what is being
+        # written.
+        self._changing = threading.Lock()
+        self._waiting = Unwritten()
+        self._batch = Unwritten()
         self._failing = False
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -153,24 +153,34 @@ class MapFile(Journal):
             self._connection.close()
 
     def saved(self, entry: Entry) -> None:
-        self._put((_SAVE, entry))
+        with self._changing:
+            if self._has_room(entry.key):
+                self._waiting.saved(entry)
 
     def handle_left(self, key: bytes) -> None:
-        self._put((_HANDLE_LEFT, (key,)))
+        with self._changing:
+            if self._has_room(key):
+                self._waiting.handle_left(key)
 
     def removed(self, key: bytes) -> None:
-        self._put((_REMOVE, (key,)))
+        with self._changing:
+            if self._has_room(key):
+                self._waiting.removed(key)
 
     def leg_dropped(self, leg: str) -> None:
-        self._put((_DROP_LEG, (leg,)))
+        with self._changing:
+            self._waiting.leg_dropped(leg)
 
-    def _put(self, change: _Change) -> None:
-        if len(self._waiting) >= _MOST_WAITING:
+    def _has_room(self, key: bytes) -> bool:
+        """Whether the change of one more conversation may wait."""
+        rows, taken = self._waiting.rows, self._waiting.taken
+        waiting = len(rows) + len(taken)
+        if waiting >= _MOST_WAITING and key not in rows:
             self.lost += 1
-            return
-        self._waiting.append(change)
-        if len(self._waiting) >= _BATCH:
+            return False
+        if waiting == _BATCH:
             self._wake.set()
+        return True
 
     def _write_behind(self) -> None:
         while not self._closing.is_set():
@@ -184,13 +194,15 @@ class MapFile(Journal):
 
     def _write(self) -> bool:
         """What waits, in one transaction. False: it failed, and is tried again with the next."""
-        while len(self._batch) < _MOST_WAITING and self._waiting:
-            self._batch.append(self._waiting.popleft())
+        if len(self._batch) < _MOST_WAITING:
+            with self._changing:
+                later, self._waiting = self._waiting, Unwritten()
+            self._batch.then(later)
         if not self._batch:
             return True
         try:
             with self._lock:
-                self._write_batch()
+                self._write_batch(self._batch)
         except sqlite3.Error as error:
             if not self._failing:
                 _log.error("%s: the map is not being written: %s", self.path, error)
@@ -199,16 +211,18 @@ class MapFile(Journal):
         if self._failing:
             _log.warning("%s: the map is being written again; %d changes were lost", self.path, self.lost)
         self._failing = False
-        self._batch.clear()
+        self._batch = Unwritten()
         return True
 
-    def _write_batch(self) -> None:
+    def _write_batch(self, batch: Unwritten) -> None:
         ahead = self._wall() - self._clock()
+        rows, taken, many = batch.rows, batch.taken, self._connection.executemany
         self._connection.execute("BEGIN IMMEDIATE")
         try:
-            for statement, values in settled(self._batch):
-                row = _row(values, ahead) if isinstance(values, Entry) else values
-                self._connection.execute(statement, row)
+            many(_DROP_LEG, ((leg,) for leg in batch.legs))
+            many(_REMOVE, ((key,) for key, entry in rows.items() if entry is None))
+            many(_SAVE, (_row(entry, ahead, taken) for entry in rows.values() if entry is not None))
+            many(_HANDLE_LEFT, ((key,) for key in taken.difference(rows)))
             self._connection.execute("COMMIT")
         except BaseException:
             if self._connection.in_transaction:
@@ -226,31 +240,11 @@ class MapFile(Journal):
             yield _entry(row, ahead, self._clock())
 
 
-def settled(changes: Iterable[_Change]) -> Iterator[_Change]:
-    """What is left to write of some changes: of each conversation its latest state."""
-    left: dict[int, _Change] = {}
-    latest: dict[bytes | str, int] = {}
-    for number, (statement, values) in enumerate(changes):
-        if statement is _DROP_LEG:
-            latest.clear()
-        else:
-            key = values.key if isinstance(values, Entry) else values[0]
-            earlier = latest.get(key)
-            before = None if earlier is None else left.pop(earlier)
-            if statement is _HANDLE_LEFT and before is not None:
-                statement, values = before[0], _without_handle(before[1])
-            latest[key] = number
-        left[number] = (statement, values)
-    return iter(left.values())
-
-
-def _without_handle(values: Entry | tuple[bytes | str]) -> Entry | tuple[bytes | str]:
-    return replace(values, held=replace(values.held, handle=None)) if isinstance(values, Entry) else values
-
-
-def _row(entry: Entry, ahead: float) -> tuple[Any, ...]:
+def _row(entry: Entry, ahead: float, taken: Set[bytes]) -> tuple[Any, ...]:
     held = entry.held
-    shape, data = (None, None) if held.handle is None else held.handle.stored()
+    shape, data = None, None
+    if held.handle is not None and entry.key not in taken:
+        shape, data = held.handle.stored()
     return (
         entry.key,
         entry.ids,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from toolkit.router.memory.handle import Handle
 
@@ -34,20 +34,11 @@ class Held:
     prompt_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A conversation that a request continues, branches from or repeats.
-
-    Attributes:
-        exact: it was found by the end of its newest turn, and the request goes on from there. Only then may a
-            handle without proof be read.
-        position: which key of the request's chain it was found by; None: by name, or in a prompt's text.
-    """
+class Found(NamedTuple):
+    """A conversation that a request continues, branches from or repeats."""
 
     held: Held
-    exact: bool
-    position: int | None
-    conversation: Conversation = field(repr=False)
+    conversation: Conversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +57,7 @@ class Entry:
     Attributes:
         key: names it; 32 bytes.
         ids: the tenant's 16 bytes, then 16 for each key that finds it.
-        named: found by the client's name: `ids` has that, then the end of the newest turn.
+        named: found by the client's name alone.
         ends: of a prompt's text, 20 bytes for each end: grid point and length.
     """
 

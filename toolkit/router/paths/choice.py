@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from toolkit.router.paths.costs import Costs
@@ -53,8 +53,7 @@ class Reason(StrEnum):
     """It was measured to be slower, and is measured again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """What is known of a turn before it begins.
 
     Attributes:
@@ -98,8 +97,7 @@ class Limits:
     path: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """A path and why."""
 
     path: Path

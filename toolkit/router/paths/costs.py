@@ -72,6 +72,7 @@ class Costs:
         self._local = Line()
         self._tokens_per_byte: deque[float] = deque(maxlen=LATEST)
         self._rate = UNMEASURED_TOKENS_PER_BYTE
+        self._unrated = 0
         self._declined: Counter[Path] = Counter()
 
     def observe_prefill(self, ms: float, *, prompt: int) -> None:
@@ -94,8 +95,12 @@ class Costs:
     def observe_prompt(self, tokens: int, *, history_bytes: int) -> None:
         """An engine told the length of a prompt."""
         if tokens > 0 and history_bytes > 0:
-            self._tokens_per_byte.append(tokens / history_bytes)
-            self._rate = _median(sorted(self._tokens_per_byte))
+            seen = self._tokens_per_byte
+            seen.append(tokens / history_bytes)
+            self._unrated += 1
+            if self._unrated >= min(_REFIT_EVERY, len(seen) // 2):
+                self._rate = _median(sorted(seen))
+                self._unrated = 0
 
     def estimate(self, path: Path, *, prompt: int, held: int, suffix: int) -> float | None:
         """Milliseconds to the first token of a turn with so many tokens in all, held by decode, and new.

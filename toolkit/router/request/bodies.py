@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import orjson
+import msgspec
 
 from toolkit.router.request.facts import Facts
 
@@ -19,49 +19,36 @@ MISS_PARAMS: Mapping[str, Any] = {
 }
 """To prefill: keep the blocks for decode; there is nothing to read."""
 
-# Without one of these prefill cannot read (vLLM's pull scheduler asks for all of them).
-_HANDLE_MEMBERS = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_block_ids")
 
-
-def prefill_body(facts: Facts, handle: Mapping[str, Any] | None) -> list[bytes]:
+def prefill_body(facts: Facts, handle: Mapping[str, Any] | None) -> list[bytes | memoryview]:
     """The request to prefill: one token, not streamed, with the saved handle or the params of a miss."""
     left_out = facts.dialect.generation
-    members = {name: value for name, value in facts.members.items() if name not in left_out}
+    members: dict[str, Any] = {name: text for name, text in facts.members.items() if name not in left_out}
     members.update(facts.dialect.one_token)
     members["kv_transfer_params"] = MISS_PARAMS if handle is None else handle
     return _pieces(members, facts.large)
 
 
-def decode_body(
-    facts: Facts,
-    params: Mapping[str, Any] | None,
-    *,
-    retain: bool,
-    release: Sequence[str] = (),
-    local: bool = False,
-) -> list[bytes]:
+def decode_body(facts: Facts, params: Mapping[str, Any] | None, *, retain: bool) -> list[bytes | memoryview]:
     """The client's request to decode.
 
     Args:
-        params: prefill's transfer parameters, or None where decode computes the prompt.
+        params: prefill's transfer parameters, or None where decode computes the prompt by itself.
         retain: somebody comes back for this turn's blocks. Not asked for where the answer could not name
-            them, or would name those of one sequence of several.
-        release: leases that decode may let go of.
-        local: decode takes the turn by itself. Without prefill's parameters only an engine with our connector
-            may be asked to retain or release: a stock one that gets any parameters keeps the blocks for good.
+            them, or would name those of one sequence of several. Without prefill's parameters only an engine
+            with our connector may be asked: a stock one that gets any parameters keeps the blocks for good.
     """
     keep = retain and facts.transferable and facts.tells_handle
     wanted: dict[str, Any] = {}
-    if params is not None:
+    if params is None:
+        if keep:
+            wanted["pd_retain"] = True
+    else:
         wanted.update(params)
         if not facts.dialect.takes_prompt_ids:
             wanted.pop("prompt_token_ids", None)
         if not keep:
             wanted["pd_retain"] = False
-    elif keep and local:
-        wanted["pd_retain"] = True
-    if release:
-        wanted["pd_release"] = list(release)
     return _pieces({**facts.members, "kv_transfer_params": wanted} if wanted else facts.members, facts.large)
 
 
@@ -98,17 +85,10 @@ def prompt_tokens(answer: Mapping[str, Any]) -> int | None:
     return count if isinstance(count, int) and not isinstance(count, bool) else None
 
 
-def handle_from(params: object) -> dict[str, Any] | None:
-    """Decode's metadata as the handle to send to prefill next turn, if it is complete."""
-    if not isinstance(params, dict) or not all(params.get(name) for name in _HANDLE_MEMBERS):
-        return None
-    return {**params, "do_remote_decode": True, "do_remote_prefill": False}
-
-
-def _pieces(members: Mapping[str, Any], large: Mapping[str, bytes]) -> list[bytes]:
+def _pieces(members: Mapping[str, Any], large: Mapping[str, memoryview]) -> list[bytes | memoryview]:
     """A JSON object in pieces. The large ones are the same objects in every body."""
-    pieces: list[bytes] = []
-    opening = orjson.dumps(members)[:-1]
+    pieces: list[bytes | memoryview] = []
+    opening = msgspec.json.encode(members)[:-1]
     for name, text in large.items():
         comma = b"" if opening == b"{" else b","
         pieces += (opening + comma + b'"' + name.encode() + b'":', text)

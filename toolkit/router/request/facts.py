@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
-import orjson
+import msgspec
 
 from toolkit.router.paths.choice import Path
+from toolkit.router.request.body import BadBody, Body
 from toolkit.router.request.dialects import DIALECTS, SERVER_TOOLS, Dialect, Endpoint
-from toolkit.router.request.encoding import Encoded, NestedTooDeeply, encode
 from toolkit.router.request.identity import Keys, Scope, keys_of_messages, keys_of_name, keys_of_prompt
 from toolkit.router.request.refusal import Refusal
 
@@ -29,18 +28,16 @@ class HasHeaders(Protocol):
         """The first value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """What the router needs to know about a request.
 
     Attributes:
-        members: the client's members without ours and without `large`; objects and arrays are encoded.
+        members: the client's members without ours and without `large`, as JSON text.
         large: the members that make up most of the prompt, as JSON text.
         conversation: the client's name for its conversation, or None.
         keys: where the conversation may be found, and where this turn is saved.
         forced: the path that the client asks for.
         transferable: its blocks can be handed over between engines: one prompt, one choice, one generation.
-        token_prompt: the prompt is token ids, so an engine can add nothing to it.
         previous_response: the stored response that this one continues; only the engine that has it can.
         stores: a response that the engine may keep under its id.
         history_bytes: length of the JSON text of all members that make up the prompt.
@@ -48,14 +45,13 @@ class Facts:
     """
 
     endpoint: Endpoint
-    members: dict[str, Any]
-    large: dict[str, bytes]
+    members: dict[str, msgspec.Raw]
+    large: dict[str, memoryview]
     stream: bool
     conversation: str | None
     keys: Keys
     forced: Path | None
     transferable: bool
-    token_prompt: bool
     previous_response: str | None
     stores: bool
     history_bytes: int
@@ -80,63 +76,58 @@ def read_request(endpoint: Endpoint, raw: bytes, headers: HasHeaders, tenant: by
     Raises:
         Refusal: 400, the body is not a JSON object, sets KV metadata, or names a bad conversation or path.
     """
-    dialect = DIALECTS[endpoint]
-    body = _object(raw)
+    try:
+        return _read(endpoint, Body(raw), headers, tenant)
+    except BadBody as error:
+        raise Refusal(400, str(error)) from None
+
+
+def _read(endpoint: Endpoint, body: Body, headers: HasHeaders, tenant: bytes) -> Facts:
     _refuse_metadata(body)
     if endpoint == Endpoint.RESPONSES:
         # vLLM would store the response under it, also where somebody else's is.
-        body.pop("request_id", None)
+        body.pop("request_id")
     stream = body.get("stream")
     if stream is not None and not isinstance(stream, bool):
         raise Refusal(400, "stream must be true or false.", param="stream")
     conversation = _conversation(body, headers)
-    forced = _forced(headers)
-    try:
-        encoded = encode(dialect, body, raw)
-    except NestedTooDeeply:
-        raise Refusal(400, "The request body is nested too deeply.") from None
-    model = body.get("model")
+    model, previous = body.get("model"), body.get("previous_response_id")
     model = model if isinstance(model, str) else ""
-    previous = body.get("previous_response_id")
+    members, large = _divided(body, DIALECTS[endpoint].large)
     return Facts(
         endpoint=endpoint,
-        members=encoded.members,
-        large=encoded.large,
+        members=members,
+        large=large,
         stream=bool(stream),
         conversation=conversation,
-        keys=_keys(_scope(endpoint, body, encoded, tenant, model), body, encoded, conversation),
-        forced=forced,
+        keys=_keys(_scope(endpoint, body, tenant, model), body, conversation),
+        forced=_forced(headers),
         transferable=_is_transferable(endpoint, body),
-        token_prompt=endpoint == Endpoint.COMPLETIONS and _is_token_prompt(body.get("prompt")),
         previous_response=previous if endpoint == Endpoint.RESPONSES and isinstance(previous, str) else None,
         stores=endpoint == Endpoint.RESPONSES and body.get("store") is not False,
-        history_bytes=sum(map(len, encoded.large.values())),
+        history_bytes=sum(map(len, large.values())),
         model=model,
     )
 
 
-def _object(raw: bytes) -> dict[str, Any]:
-    try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise Refusal(400, f"The request body is not valid JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise Refusal(400, "The request body must be a JSON object.")
-    return body
+def _divided(body: Body, large: frozenset[str]) -> tuple[dict[str, msgspec.Raw], dict[str, memoryview]]:
+    """The members that are not large, and those that are."""
+    small = {name: text for name, text in body.texts.items() if name not in large}
+    return small, {name: memoryview(text) for name, text in body.texts.items() if name in large}
 
 
-def _refuse_metadata(body: dict[str, Any]) -> None:
+def _refuse_metadata(body: Body) -> None:
     """A client that sets KV metadata could have prefill read another conversation's blocks."""
     # vLLM copies `vllm_xargs` into the very dictionary that it reads the transfer parameters from.
     extra = body.get("vllm_xargs")
     for name in _OURS:
         if isinstance(extra, dict) and name in extra:
             raise Refusal(400, f"vllm_xargs must not set {name}.", param="vllm_xargs")
-        if name in body and body.pop(name) is not None:
+        if body.pop(name) is not None:
             raise Refusal(400, f"{name} is set by the router and must not be sent by a client.", param=name)
 
 
-def _conversation(body: dict[str, Any], headers: HasHeaders) -> str | None:
+def _conversation(body: Body, headers: HasHeaders) -> str | None:
     if "conversation_id" in body:
         named = body.pop("conversation_id")
         if not isinstance(named, str) or not 0 < len(named) <= MAX_ID_CHARS:
@@ -167,7 +158,7 @@ def _forced(headers: HasHeaders) -> Path | None:
         raise Refusal(400, f"Header {name} must be one of {', '.join(Path)}.", param=name) from None
 
 
-def _is_transferable(endpoint: Endpoint, body: dict[str, Any]) -> bool:
+def _is_transferable(endpoint: Endpoint, body: Body) -> bool:
     """Whether one handle describes this request's blocks, and every engine renders the same prompt for it.
 
     Several choices or prompts do not: one set of transfer parameters describes the blocks of one sequence.
@@ -191,19 +182,21 @@ def _is_transferable(endpoint: Endpoint, body: dict[str, Any]) -> bool:
     return not (isinstance(choice, dict) and choice.get("type") == "tool")
 
 
-def _echo_has_logprobs(endpoint: Endpoint, body: dict[str, Any]) -> bool:
+def _echo_has_logprobs(endpoint: Endpoint, body: Body) -> bool:
     return endpoint == Endpoint.CHAT or body.get("logprobs") is not None
 
 
-def _is_one_prompt(body: dict[str, Any]) -> bool:
-    if body.get("best_of", 1) not in (None, 1) or body.get("prompt_embeds") is not None:
+def _is_one_prompt(body: Body) -> bool:
+    if body.get("best_of", 1) not in (None, 1) or body.text("prompt_embeds"):
         return False
+    if not body.is_list("prompt"):
+        return True
     prompt = body.get("prompt")
     # A list of integers is one prompt in tokens; a list of strings or of lists is several prompts.
-    return not isinstance(prompt, list) or len(prompt) <= 1 or isinstance(prompt[0], int)
+    return len(prompt) <= 1 or isinstance(prompt[0], int)
 
 
-def _is_one_generation(body: dict[str, Any]) -> bool:
+def _is_one_generation(body: Body) -> bool:
     """Of a response: nothing that another engine keeps, and nothing that the engine does in between."""
     if body.get("previous_response_id") is not None or body.get("background"):
         return False
@@ -219,18 +212,13 @@ def _runs_on_the_engine(kind: object) -> bool:
     return isinstance(kind, str) and kind in SERVER_TOOLS
 
 
-def _is_token_prompt(prompt: object) -> bool:
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], list):
-        prompt = prompt[0]
-    return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], int)
-
-
-def _scope(endpoint: Endpoint, body: dict[str, Any], encoded: Encoded, tenant: bytes, model: str) -> Scope:
+def _scope(endpoint: Endpoint, body: Body, tenant: bytes, model: str) -> Scope:
     salt, cache_key = body.get("cache_salt"), body.get("prompt_cache_key")
-    before = [encoded.text(name) for name in DIALECTS[endpoint].before]
-    system = body.get("system") if endpoint == Endpoint.MESSAGES else None
-    if isinstance(system, list) and any(map(_is_billing, system)):
-        before[0] = orjson.dumps([block for block in system if not _is_billing(block)])
+    before = [body.text(name) for name in DIALECTS[endpoint].before]
+    if endpoint == Endpoint.MESSAGES and _BILLING.encode() in before[0]:
+        system = body.get("system")
+        if isinstance(system, list):
+            before[0] = msgspec.json.encode([block for block in system if not _is_billing(block)])
     return Scope(
         tenant,
         endpoint,
@@ -246,16 +234,24 @@ def _is_billing(block: object) -> bool:
     return isinstance(text, str) and text.startswith(_BILLING)
 
 
-def _keys(scope: Scope, body: dict[str, Any], encoded: Encoded, name: str | None) -> Keys:
-    if encoded.items is not None:
-        return keys_of_messages(scope, encoded.items, name)
+def _keys(scope: Scope, body: Body, name: str | None) -> Keys:
     if scope.endpoint == Endpoint.COMPLETIONS:
-        prompt = body.get("prompt")
-        if isinstance(prompt, str):
-            return keys_of_prompt(scope, encoded.text("prompt"), name)
-        if isinstance(prompt, list) and prompt and _is_one_prompt(body):
-            text = encoded.text("prompt")
-            return keys_of_prompt(scope, text if isinstance(prompt[0], int) else text[1:-1], name)
-    elif scope.endpoint == Endpoint.RESPONSES and isinstance(body.get("input"), str):
-        return keys_of_messages(scope, [encoded.text("input")], name)
+        return _keys_of_prompt(scope, body, name)
+    history = DIALECTS[Endpoint(scope.endpoint)].history
+    if body.is_list(history):
+        return keys_of_messages(scope, body.items(history), name)
+    if scope.endpoint == Endpoint.RESPONSES and body.is_string(history):
+        return keys_of_messages(scope, [body.text(history)], name)
     return keys_of_name(scope, name)
+
+
+def _keys_of_prompt(scope: Scope, body: Body, name: str | None) -> Keys:
+    text = body.text("prompt")
+    if body.is_list("prompt"):
+        prompt = body.get("prompt")
+        if not prompt or not _is_one_prompt(body):
+            return keys_of_name(scope, name)
+        if not isinstance(prompt[0], int):
+            # The one prompt of a list of prompts.
+            text = text[1:-1].strip()
+    return keys_of_prompt(scope, text, name)

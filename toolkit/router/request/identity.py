@@ -6,10 +6,11 @@ same bytes, so a digest of its own beginning is equal: no reply need be parsed a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from xxhash import xxh3_128
 
@@ -21,16 +22,17 @@ KEY_BYTES = 32
 _FINE_GRID, _FINE_UP_TO, _COARSE_GRID = 512, 16 * 1024, 4096
 _LONGEST = 1 << 28
 
-_CACHE_MARK = b',"cache_control":{'
+_CACHE_MARK = b'"cache_control"'
 _MARK_NEAR_END = 160
+# Inside a JSON string the quotes would be escaped.
+_MARK = re.compile(rb',\s*"cache_control"\s*:\s*\{[^{}]*\}')
 
 
 class _HasValues(Protocol):
     def all(self, name: bytes) -> Sequence[bytes]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(NamedTuple):
     """What must be equal before two histories are compared at all.
 
     Attributes:
@@ -71,8 +73,7 @@ class Text:
             yield self.tenant + running.digest()
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
+class Keys(NamedTuple):
     """Under which keys a conversation may be found, each of 32 bytes.
 
     Attributes:
@@ -164,5 +165,4 @@ def _grid(length: int) -> Iterator[int]:
 
 def _without_cache_mark(message: bytes) -> bytes:
     """Clients of /v1/messages mark the newest message for caching and unmark it in the next turn."""
-    start = message.rfind(_CACHE_MARK)
-    return message[:start] + message[message.index(b"}", start) + 1 :]
+    return message[:-_MARK_NEAR_END] + _MARK.sub(b"", message[-_MARK_NEAR_END:])

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -33,8 +32,7 @@ def cut_shown(error: bytes) -> bytes | None:
     return None if NAME.encode() in cut else cut
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """The text without the member, and the member's value (None: absent or null)."""
 
     text: bytes
@@ -75,14 +73,24 @@ def _cut_only(text: bytes, at: int, inside: str | None) -> Cut:
         owner = owner.get(inside)
     if not isinstance(owner, dict) or NAME not in owner:
         return Cut(text, None)
+    value = owner[NAME]
+    before, after = text[:at].rstrip(), text[_end(text, at, value) :]
+    if before.endswith(b","):
+        return Cut(before[:-1] + after, value)
+    following = after.lstrip()
+    return Cut(text[:at] + (following[1:].lstrip() if following.startswith(b",") else after), value)
+
+
+def _end(text: bytes, at: int, value: object) -> int:
+    """Where the member ends whose name begins at `at`. Most engines write it as orjson does."""
+    if isinstance(value, dict):
+        with suppress(orjson.JSONEncodeError):
+            written = NEEDLE + b":" + orjson.dumps(value)
+            if text.startswith(written, at):
+                return at + len(written)
     rest = text[at:].decode()
     _, end = _raw_decode(rest, _skip(rest, _skip(rest, len(NEEDLE)) + 1))
-    before = text[:at].rstrip()
-    if before.endswith(b","):
-        return Cut(before[:-1] + rest[end:].encode(), owner[NAME])
-    after = _skip(rest, end)
-    tail = rest[_skip(rest, after + 1) :] if rest[after] == "," else rest[end:]
-    return Cut(text[:at] + tail.encode(), owner[NAME])
+    return at + len(rest[:end].encode())
 
 
 class _Walk:

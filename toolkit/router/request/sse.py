@@ -75,9 +75,17 @@ class EventRelay:
                     self.done = True
         if self._wants_id:
             self._note_id(events)
-        if NEEDLE not in events:
-            return events
-        return b"\n".join(self._clean_line(line) for line in events.split(b"\n"))
+        return events if NEEDLE not in events else self._without_metadata(events)
+
+    def _without_metadata(self, events: bytes) -> bytes:
+        pieces: list[bytes] = []
+        done = 0
+        while (found := events.find(NEEDLE, done)) >= 0:
+            start, end = events.rfind(b"\n", done, found) + 1, events.find(b"\n", found)
+            start, end = max(start, done), len(events) if end < 0 else end
+            pieces += (events[done:start], self._clean_line(events[start:end]))
+            done = end
+        return b"".join((*pieces, events[done:]))
 
     def _clean_line(self, line: bytes) -> bytes:
         if NEEDLE not in line or not line.startswith(b"data:"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -19,7 +20,8 @@ from toolkit.router.wire.stream import EngineFailed, EngineLeft, EngineStream
 
 __all__ = ["Answer", "EngineClient", "EngineFailed", "EngineLeft", "EngineLeg", "EngineStream"]
 
-Body = bytes | Sequence[bytes]
+Piece = bytes | memoryview
+Body = bytes | Sequence[Piece]
 
 MAX_ANSWER_BYTES = 64 << 20
 _TICK_S = 0.1
@@ -89,24 +91,12 @@ class EngineClient:
             EngineFailed: no complete answer.
         """
         until = monotonic() + timeout_s
-        pieces, size = _request(method, leg.origin, path, headers, body)
+        request = _request(method, leg.origin, path, headers, body)
         bodiless = method == "HEAD"
-        connection = None if fresh else self._reusable(leg.origin)
-        tried = False
-        while True:
-            if connection is None:
-                within_s = min(self._connect_timeout_s, until - monotonic())
-                connection = await self._connect(leg, within_s, again=tried)
-            stream = EngineStream(leg, connection, until=until, limit=MAX_ANSWER_BYTES, bodiless=bodiless)
-            connection.send(stream, pieces, size, None)
-            try:
-                await stream.wait()
-            except EngineFailed:
-                if not stream.stale:
-                    raise
-                connection, tried = None, True
-            else:
-                return Answer(stream.status, stream.headers, stream.body())
+        stream = await self._exchange(
+            leg, request, fresh=fresh, until=until, limit=MAX_ANSWER_BYTES, bodiless=bodiless
+        )
+        return Answer(stream.status, stream.headers, stream.body())
 
     async def open(
         self,
@@ -130,15 +120,35 @@ class EngineClient:
         Raises:
             EngineFailed: no answer began.
         """
-        pieces, size = _request("POST", leg.origin, path, headers, body)
-        told = _Once(on_sent) if on_sent is not None else None
+        request = _request("POST", leg.origin, path, headers, body)
+        told = None if on_sent is None else _Once(on_sent)
+        return await self._exchange(leg, request, fresh=fresh, silence_s=silence_s, on_sent=told)
+
+    async def _exchange(
+        self,
+        leg: EngineLeg,
+        request: tuple[Sequence[Piece], int],
+        *,
+        fresh: bool,
+        silence_s: float = 0.0,
+        until: float = math.inf,
+        limit: int | None = None,
+        bodiless: bool = False,
+        on_sent: Callable[[], None] | None = None,
+    ) -> EngineStream:
+        """An answer: its head, or with `limit` all of it. A connection that the engine had closed before it
+        saw the request is followed by a new one."""
+        pieces, size = request
         connection = None if fresh else self._reusable(leg.origin)
         tried = False
         while True:
             if connection is None:
-                connection = await self._connect(leg, self._connect_timeout_s, again=tried)
-            stream = EngineStream(leg, connection, silence_s=silence_s)
-            connection.send(stream, pieces, size, told)
+                within_s = min(self._connect_timeout_s, until - monotonic())
+                connection = await self._connect(leg, within_s, again=tried)
+            stream = EngineStream(
+                leg, connection, silence_s=silence_s, until=until, limit=limit, bodiless=bodiless
+            )
+            connection.send(stream, pieces, size, on_sent)
             try:
                 await stream.wait()
             except EngineFailed:
@@ -208,11 +218,11 @@ class _Once:
 
 def _request(
     method: str, origin: Origin, path: str, headers: bytes, body: Body | None
-) -> tuple[Sequence[bytes], int]:
+) -> tuple[Sequence[Piece], int]:
     """The pieces of a request and their size in bytes."""
     if body is None:
         length = b"" if method in ("GET", "HEAD") else b"content-length: 0\r\n"
-        pieces: list[bytes] = []
+        pieces: list[Piece] = []
         size = 0
     else:
         pieces = [body] if isinstance(body, bytes) else list(body)

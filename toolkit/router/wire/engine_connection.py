@@ -192,7 +192,11 @@ class EngineConnection(asyncio.Protocol):
         return self._parser is None
 
     def send(
-        self, stream: EngineStream, pieces: Sequence[bytes], size: int, on_sent: Callable[[], None] | None
+        self,
+        stream: EngineStream,
+        pieces: Sequence[bytes | memoryview],
+        size: int,
+        on_sent: Callable[[], None] | None,
     ) -> None:
         """Begins an exchange. `on_sent` is called once the operating system has taken every byte."""
         if self.lost:

@@ -1,0 +1,83 @@
+"""A client's request as the JSON text that the client wrote: what is large is never decoded nor encoded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_value = msgspec.json.Decoder().decode
+_NULL = msgspec.Raw(b"null")
+
+
+class BadBody(ValueError):
+    """It is no JSON object; the text says what is wrong, as a sentence."""
+
+
+class Body:
+    """The members of one JSON object. Of two with one name the last counts, as in Python's json.
+
+    Attributes:
+        texts: the JSON text of each, part of the text that was parsed.
+    """
+
+    __slots__ = ("_values", "texts")
+
+    def __init__(self, raw: bytes) -> None:
+        """Raises BadBody."""
+        self._values: dict[str, Any] = {}
+        try:
+            self.texts = _members(raw)
+        except msgspec.ValidationError:
+            raise BadBody("The request body must be a JSON object.") from None
+        except msgspec.DecodeError as error:
+            raise BadBody(f"The request body is not valid JSON: {error}") from None
+        except RecursionError:
+            raise BadBody("The request body is nested too deeply.") from None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.texts
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The member's value. Raises BadBody: it has text that is not UTF-8."""
+        if name not in self._values:
+            text = self.texts.get(name)
+            if text is None:
+                return default
+            self._values[name] = _decoded(name, text)
+        return self._values[name]
+
+    def pop(self, name: str) -> Any:
+        """As `get`, and the body has it no more."""
+        value = self.get(name)
+        self.texts.pop(name, None)
+        self._values.pop(name, None)
+        return value
+
+    def text(self, name: str) -> bytes:
+        """The member's JSON text; empty where it is absent or null."""
+        text = self.texts.get(name)
+        return b"" if text is None or text == _NULL else bytes(text)
+
+    def is_list(self, name: str) -> bool:
+        return self._begins(name, "[")
+
+    def is_string(self, name: str) -> bool:
+        return self._begins(name, '"')
+
+    def items(self, name: str) -> list[bytes]:
+        """The JSON text of each item of a member that is a list."""
+        return [bytes(item) for item in _items(self.texts[name])]
+
+    def _begins(self, name: str, sign: str) -> bool:
+        text = self.texts.get(name)
+        return text is not None and memoryview(text)[0] == ord(sign)
+
+
+def _decoded(name: str, text: msgspec.Raw) -> Any:
+    try:
+        return _value(text)
+    except msgspec.DecodeError as error:
+        raise BadBody(f"The member {name} of the request body is not valid JSON: {error}") from None
