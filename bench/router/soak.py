@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ctypes
 import json
 import os
 import random
 import re
 import secrets
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -33,72 +31,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 import uvloop
 
 from bench.router import BenchFailed
-from bench.router.soak_talk import FORMS, TENANTS, Client, Tally, spell
-from toolkit.testing.fake_engine import FakeEngine, Seen
-from toolkit.testing.fake_handles import Blocks
+from bench.router.soak_engines import Engines, fleet, free_ports, started
+from bench.router.soak_talk import FORMS, TENANTS, Client, Tally
 
-# Prefill reads the blocks of a decode engine in its own process; what it is offered of others it declines.
-PROCESSES = (("prefill", "decode"), ("prefill", "decode"), ("prefill",), ("decode",))
-PORTS = range(20_000, 30_000)
-"""No connection is made from these, so an engine finds its port free when it comes back."""
 READY_S, REST_S = 60.0, 30.0
 RETURN_S = 90.0
 """The router keeps an engine that failed often away for a minute at most."""
 FREEZES = 0.25
-TOKEN_S = 0.004
 TTL_S, HOLD_S = 15, 30
 """So long the router remembers a handle, and a conversation: then its map is as large as it gets."""
 GROWTH_BYTES, GROWTH_PER_REQUEST = 2 << 20, 100
 """The memory may grow by the larger of these after the first third of the run, in which the map fills."""
 LOG_FAULT = re.compile(r"Traceback|never retrieved|never awaited|failed inside the router")
-NONSENSE = "the blocks of another prompt"
 ESTABLISHED, CLOSE_WAIT = "01", "08"
-
-
-def spell_checked(seen: Seen, prompt: bytes) -> list[str]:
-    """The answer to a prompt, unless the request brings blocks of another one."""
-    asked = seen.body.get("kv_transfer_params") or {}
-    own = Blocks(prompt, "", "", stock=False).for_decode({})["pd_proof"]
-    fits = not asked.get("do_remote_prefill") or asked["pd_proof"] == own
-    return spell(prompt) if fits else [NONSENSE]
-
-
-async def run_engines(places: Sequence[str]) -> None:
-    """What one engine process does: serves each `role:port`."""
-    servers = []
-    for place in places:
-        role, _, port = place.partition(":")
-        engine = FakeEngine("prefill" if role == "prefill" else "decode", f"{role}{port}", token_s=TOKEN_S)
-        engine.spell, engine.generation = spell_checked, secrets.token_hex(4)
-        config = uvicorn.Config(engine, port=int(port), ws="none", lifespan="off", log_level="error")
-        servers.append(uvicorn.Server(config).serve())
-    await asyncio.gather(*servers)
-
-
-@dataclass
-class Engines:
-    """One process of the fleet. `asked_to_end` tells whether its end is ours."""
-
-    places: tuple[str, ...]
-    log: Path
-    process: subprocess.Popen[bytes] = field(init=False)
-    busy: bool = False
-
-    def start(self) -> None:
-        self.process = _started(self.log, sys.executable, "-m", "bench.router.soak", "--serve", *self.places)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def urls(self, role: str) -> list[str]:
-        return [
-            f"http://127.0.0.1:{place[len(role) + 1 :]}" for place in self.places if place.startswith(role)
-        ]
 
 
 @dataclass
@@ -161,30 +109,14 @@ class Watched:
 
 
 @contextmanager
-def fleet(folder: Path) -> Iterator[list[Engines]]:
-    ports = iter(_free_ports(sum(map(len, PROCESSES))))
-    made = [
-        Engines(tuple(f"{role}:{next(ports)}" for role in roles), folder / f"engines-{number}.log")
-        for number, roles in enumerate(PROCESSES)
-    ]
-    try:
-        for one in made:
-            one.start()
-        yield made
-    finally:
-        for one in made:
-            one.kill()
-
-
-@contextmanager
 def router(folder: Path, engines: Sequence[Engines], keys: Sequence[str]) -> Iterator[Watched]:
     """Our router with all that is off by default; waited for until all engines get traffic."""
-    (port,) = _free_ports(1)
+    (port,) = free_ports(1)
     file = folder / "keys"
     file.touch(mode=0o600)
     file.write_text("".join(f"tenant-{number}:{key}\n" for number, key in enumerate(keys)))
     urls = [(role, url) for one in engines for role in ("prefill", "decode") for url in one.urls(role)]
-    process = _started(
+    process = started(
         folder / "router.log",
         *(sys.executable, "-m", "toolkit", "router", "serve", "--port", str(port)),
         *(word for role, url in urls for word in (f"--{role}", url)),
@@ -199,29 +131,6 @@ def router(folder: Path, engines: Sequence[Engines], keys: Sequence[str]) -> Ite
         if process.poll() is None:
             process.kill()
             process.wait()
-
-
-def _started(log: Path, *command: str) -> subprocess.Popen[bytes]:
-    with log.open("ab") as sink:
-        return subprocess.Popen(
-            command,
-            cwd=Path(__file__).parents[2],
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=sink,
-            # A soak that is killed leaves nothing behind.
-            preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL),
-        )
-
-
-def _free_ports(count: int) -> list[int]:
-    found: list[int] = []
-    for port in random.sample(PORTS, 200):
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            found.append(port)
-        if len(found) == count:
-            return found
-    raise BenchFailed(f"no {count} ports between {PORTS.start} and {PORTS.stop} are free")
 
 
 async def trouble(engines: Sequence[Engines], until: float, tally: Tally, source: random.Random) -> None:
@@ -380,11 +289,7 @@ def main() -> int:
         "--seed", type=int, default=0, help="of the load; when what is killed, the clock tells"
     )
     parser.add_argument("--folder", type=Path, help="where logs are left; default: nowhere")
-    parser.add_argument("--serve", nargs="+", metavar="ROLE:PORT", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.serve:
-        asyncio.run(run_engines(given.serve))
-        return 0
     kept = nullcontext(given.folder) if given.folder else tempfile.TemporaryDirectory()
     with kept as name:
         folder, tally = Path(name), Tally()
