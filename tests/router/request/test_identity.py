@@ -1,6 +1,7 @@
 """Keys: a turn's end is found in the next turn's chain, and in nobody else's."""
 
 import itertools
+import json
 import random
 
 import orjson
@@ -120,11 +121,12 @@ class TestMessages:
 
     @pytest.mark.parametrize("mark", [{"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}])
     @pytest.mark.parametrize("order", [("role", "content"), ("content", "role")])
-    def test_a_cache_mark_that_moved_on_changes_nothing(self, mark, order):
+    @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" , ", " : ")])
+    def test_a_cache_mark_that_moved_on_changes_nothing(self, mark, order, separators):
         def said(text, marked):
             block = {"type": "text", "text": text}
             members = {"role": "user", "content": [{**block, "cache_control": mark} if marked else block]}
-            return orjson.dumps({name: members[name] for name in order})
+            return json.dumps({name: members[name] for name in order}, separators=separators).encode()
 
         before = keys_of_messages(SCOPE, [said("a", True)])
         after = keys_of_messages(SCOPE, [said("a", False), b"{}", said("b", True)])

@@ -25,7 +25,7 @@ from toolkit.router.memory.records import Entry, Held, Journal, Released
 from toolkit.router.memory.unwritten import Unwritten
 from toolkit.router.request.identity import KEY_BYTES, TENANT_BYTES
 
-FORMAT = 1
+FORMAT = 2
 SECRET_BYTES = 32
 
 _MAGIC = b"SQLite format 3\0"
@@ -268,7 +268,7 @@ def _entry(row: tuple[Any, ...], ahead: float, now: float) -> Entry:
     key, ids, named, ends, leg, shape, data, tokens, history_bytes, saved_at, used_at, prompt = row
     turns = MOST_ENDS + 1
     whole = len(key) == KEY_BYTES and len(ids) in range(KEY_BYTES, TENANT_BYTES + turns * ID_BYTES, ID_BYTES)
-    if not whole or len(ends) % END_BYTES:
+    if not whole or len(ends) % END_BYTES or (named and ids != key):
         raise ValueError("a conversation's keys are not whole")
     handle = None if shape is None else Handle.restored(shape, data)
     if handle is not None and not (handle.proven and handle.lease):

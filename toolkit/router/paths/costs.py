@@ -128,7 +128,10 @@ class Costs:
             history_bytes: of this turn. held_bytes: of the turn that left what decode holds.
             held_tokens: prompt and answer of that turn; held_prompt: its prompt alone, where that is known.
         """
-        added = max(0, history_bytes - held_bytes)
+        if history_bytes < held_bytes:
+            # It does not go on from there.
+            return self.prompt_tokens(history_bytes)
+        added = history_bytes - held_bytes
         if not held_prompt or not held_bytes:
             return round(self._rate * added)
         # The new bytes begin with the answer, whose tokens decode holds already.

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import msgspec
+import orjson
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _value = msgspec.json.Decoder().decode
 _NULL = msgspec.Raw(b"null")
+# More than orjson writes and pydantic serializes.
+_DEEP = 250
+# Of a surrogate's three bytes the first; it also begins some Korean syllables.
+_SURROGATE = b"\xed"
 
 
 class BadBody(ValueError):
@@ -30,18 +36,31 @@ class Body:
         self._values: dict[str, Any] = {}
         try:
             self.texts = _members(raw)
+            if _SURROGATE in raw:
+                raw.decode()
         except msgspec.ValidationError:
             raise BadBody("The request body must be a JSON object.") from None
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadBody(f"The request body is not valid JSON: {error}") from None
-        except RecursionError:
-            raise BadBody("The request body is nested too deeply.") from None
+
+    def check(self, history: str, large: Container[str]) -> None:
+        """Refuses what an engine takes and fails on later, when it has computed a prompt and is to show what
+        it was asked: numbers beyond floating point, texts that are not UTF-8, very deep nesting. Of `large`
+        members only the nesting is looked at, of the history nothing: it is not shown again.
+
+        Raises BadBody.
+        """
+        for name in self.texts:
+            if name != history:
+                if name not in large:
+                    self.get(name)
+                _check_depth(name, self.text(name))
 
     def __contains__(self, name: str) -> bool:
         return name in self.texts
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The member's value. Raises BadBody: it has text that is not UTF-8."""
+        """The member's value. Raises BadBody: it has text that is not UTF-8, or a number that is none."""
         if name not in self._values:
             text = self.texts.get(name)
             if text is None:
@@ -81,3 +100,14 @@ def _decoded(name: str, text: msgspec.Raw) -> Any:
         return _value(text)
     except msgspec.DecodeError as error:
         raise BadBody(f"The member {name} of the request body is not valid JSON: {error}") from None
+
+
+def _check_depth(name: str, text: bytes) -> None:
+    if text.count(b"[") + text.count(b"{") <= _DEEP:
+        return
+    try:
+        orjson.dumps(orjson.loads(text))
+    except orjson.JSONDecodeError as error:
+        raise BadBody(f"The member {name} of the request body is not valid JSON: {error}") from None
+    except orjson.JSONEncodeError:
+        raise BadBody(f"The member {name} of the request body is nested too deeply.") from None

@@ -80,6 +80,8 @@ def read_request(endpoint: Endpoint, raw: bytes, headers: HasHeaders, tenant: by
         return _read(endpoint, Body(raw), headers, tenant)
     except BadBody as error:
         raise Refusal(400, str(error)) from None
+    except RecursionError:
+        raise Refusal(400, "The request body is nested too deeply.") from None
 
 
 def _read(endpoint: Endpoint, body: Body, headers: HasHeaders, tenant: bytes) -> Facts:
@@ -87,6 +89,7 @@ def _read(endpoint: Endpoint, body: Body, headers: HasHeaders, tenant: bytes) ->
     if endpoint == Endpoint.RESPONSES:
         # vLLM would store the response under it, also where somebody else's is.
         body.pop("request_id")
+    body.check(DIALECTS[endpoint].history, DIALECTS[endpoint].large)
     stream = body.get("stream")
     if stream is not None and not isinstance(stream, bool):
         raise Refusal(400, "stream must be true or false.", param="stream")
@@ -215,10 +218,8 @@ def _runs_on_the_engine(kind: object) -> bool:
 def _scope(endpoint: Endpoint, body: Body, tenant: bytes, model: str) -> Scope:
     salt, cache_key = body.get("cache_salt"), body.get("prompt_cache_key")
     before = [body.text(name) for name in DIALECTS[endpoint].before]
-    if endpoint == Endpoint.MESSAGES and _BILLING.encode() in before[0]:
-        system = body.get("system")
-        if isinstance(system, list):
-            before[0] = msgspec.json.encode([block for block in system if not _is_billing(block)])
+    if endpoint == Endpoint.MESSAGES and body.is_list("system"):
+        before[0] = b",".join(block for block in body.items("system") if not _is_billing(block))
     return Scope(
         tenant,
         endpoint,
@@ -229,8 +230,11 @@ def _scope(endpoint: Endpoint, body: Body, tenant: bytes, model: str) -> Scope:
     )
 
 
-def _is_billing(block: object) -> bool:
-    text = block.get("text") if isinstance(block, dict) else None
+def _is_billing(block: bytes) -> bool:
+    if _BILLING.encode() not in block:
+        return False
+    found = msgspec.json.decode(block)
+    text = found.get("text") if isinstance(found, dict) else None
     return isinstance(text, str) and text.startswith(_BILLING)
 
 
@@ -251,7 +255,6 @@ def _keys_of_prompt(scope: Scope, body: Body, name: str | None) -> Keys:
         prompt = body.get("prompt")
         if not prompt or not _is_one_prompt(body):
             return keys_of_name(scope, name)
-        if not isinstance(prompt[0], int):
-            # The one prompt of a list of prompts.
-            text = text[1:-1].strip()
+        # The blanks between tokens are none of the prompt's.
+        text = msgspec.json.encode(prompt if isinstance(prompt[0], int) else prompt[0])
     return keys_of_prompt(scope, text, name)

@@ -25,7 +25,7 @@ _LONGEST = 1 << 28
 _CACHE_MARK = b'"cache_control"'
 _MARK_NEAR_END = 160
 # Inside a JSON string the quotes would be escaped.
-_MARK = re.compile(rb',\s*"cache_control"\s*:\s*\{[^{}]*\}')
+_MARK = re.compile(rb'\s*,\s*"cache_control"\s*:\s*\{[^{}]*\}')
 
 
 class _HasValues(Protocol):
