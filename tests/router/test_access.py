@@ -110,6 +110,11 @@ def test_what_needs_a_key_besides(own, keys, method, path, status):
         assert client.ask(method, path, body, ALICE).status == 200
 
 
+def test_counting_tokens_of_messages_is_refused_in_their_form(own, keys):
+    answer = own(api_keys=keys).client.ask("POST", "/v1/messages/count_tokens", {"messages": []})
+    assert (answer.json["type"], answer.json["error"]["type"]) == ("error", "authentication_error")
+
+
 def test_without_a_file_of_keys_the_clients_credential_is_the_engines(pair):
     pair.client.chat(headers={**ALICE, **BOB})
     for seen in (pair.prefills[0].seen[0], pair.decodes[0].seen[0]):

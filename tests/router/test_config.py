@@ -111,6 +111,19 @@ def test_a_number_must_be_finite_and_positive(name, flag, value):
     assert f"{flag} must be a finite number above 0, not {value}" in refusal(**{name: value})
 
 
+@pytest.mark.parametrize("value", [10**16, 10**400, 1e300])
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [
+        ("max_concurrent", "--max-concurrent"),
+        ("ttl_s", "--ttl"),
+        ("decode_local_tokens", "--decode-local-tokens"),
+    ],
+)
+def test_a_number_must_not_be_beyond_all_measure(name, flag, value):
+    assert f"{flag} must be at most 1,000,000,000,000,000, not 1" in refusal(**{name: value})
+
+
 @pytest.mark.parametrize("host", ["", " ", "a b", "127.0.0.1\n", "http://h", "h/x"])
 def test_a_host_that_is_no_address_is_refused(host):
     assert f"--host {host!r}" in refusal(host=host)

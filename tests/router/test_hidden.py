@@ -99,3 +99,18 @@ def test_a_streamed_turn_is_a_load_until_its_first_event(pair, conversation):
     assert pair.client.metric("pd_router_leg_pending_tokens", role="decode") > 0
     connection.close()
     wait_until(lambda: pair.client.metric("pd_router_leg_pending_tokens", role="decode") == 0)
+
+
+@pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.RESPONSES])
+@pytest.mark.parametrize(
+    "told", ["{'n': 1, 'kv_transfer_params': {'remote_host': '10.1.2.3'}}", "kv_transfer_params 10.1.2.3"]
+)
+def test_an_error_in_the_middle_of_a_stream_shows_nothing_of_ours(pair, endpoint, told):
+    event = {"error": {"message": told, "code": 500}}
+    named = b"event: error\n" if endpoint is Endpoint.RESPONSES else b""
+    pair.decodes[0].fault = Fault(ends=named + b"data: " + json.dumps(event).encode() + b"\n\n")
+    answer = pair.client.turn(endpoint, ["hi"], stream=True)
+    assert answer.status == 200
+    assert b"error" in answer.body
+    assert b"kv_transfer_params" not in answer.body
+    assert b"10.1.2.3" not in answer.body

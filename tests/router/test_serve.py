@@ -25,7 +25,8 @@ def running(engine, *options):
     command = [*TOOLKIT, "--port", "0", "--prefill", prefill, "--decode", decode, *map(str, options)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
-            yield process, process.stderr.readline().removeprefix("router listens on ").strip()
+            told = next(line for line in process.stderr if line.startswith("router listens on "))
+            yield process, told.removeprefix("router listens on ").strip()
         finally:
             process.kill()
 

@@ -18,7 +18,7 @@ from toolkit.router.passthrough import Passthrough
 from toolkit.router.request.dialects import DIALECTS, Endpoint
 from toolkit.router.request.facts import read_request
 from toolkit.router.request.identity import tenant
-from toolkit.router.request.refusal import Refusal
+from toolkit.router.request.refusal import Dialect, Refusal
 from toolkit.router.state import RouterState
 from toolkit.router.wire.headers import to_engine
 from toolkit.router.wire.server import Reply, Request
@@ -51,8 +51,7 @@ class App:
     async def __call__(self, request: Request, reply: Reply) -> None:
         if self._pages.answer(request, reply):
             return
-        endpoint = _ENDPOINTS.get(request.path)
-        call = Call(request, reply, "openai" if endpoint is None else DIALECTS[endpoint].errors)
+        call = Call(request, reply, _ERRORS.get(request.path, "openai"))
         record = call.record
         try:
             await self._admitted(call)
@@ -127,4 +126,7 @@ def _cancel_this() -> Callable[[], None]:
     return cancel
 
 
-_ENDPOINTS = {endpoint.value: endpoint for endpoint in Endpoint}
+_ERRORS: dict[str, Dialect] = {
+    **{endpoint.value: DIALECTS[endpoint].errors for endpoint in Endpoint},
+    "/v1/messages/count_tokens": DIALECTS[Endpoint.MESSAGES].errors,
+}

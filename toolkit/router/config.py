@@ -133,6 +133,7 @@ class RouterConfig:
             )
 
 
+_MOST = 10**15
 _POSITIVE = (
     "ttl_s",
     "max_conversations",
@@ -179,12 +180,21 @@ def _flag(name: str) -> str:
 def _check_number(what: str, value: float, *, least: int | None) -> None:
     """`least` None: anything above 0."""
     # Not-a-number is neither above nor below anything, so a plain comparison would let it pass.
-    if not (math.isfinite(value) and (value > 0 if least is None else value >= least)):
-        wanted = "above 0" if least is None else f"of at least {least}"
-        raise SettingsError(
-            f"{what} must be a finite number {wanted}, not {value}.",
-            next_step=f"give {what} such a number, or leave it out for its default",
-        )
+    if not (value > 0 if least is None else value >= least) or value == math.inf:
+        wanted = "a finite number above 0" if least is None else f"a finite number of at least {least}"
+    elif value > _MOST:
+        wanted = f"at most {_MOST:,}"
+    else:
+        return
+    raise SettingsError(
+        f"{what} must be {wanted}, not {_shown(value)}.",
+        next_step=f"give {what} such a number, or leave it out for its default",
+    )
+
+
+def _shown(value: float) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _engine_url(flag: str, url: str) -> str:

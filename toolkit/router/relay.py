@@ -12,6 +12,8 @@ from toolkit.router.call import Call
 from toolkit.router.fleet.legs import Leg
 from toolkit.router.outcome import AnsweredBadly, PassOn
 from toolkit.router.request.facts import Facts
+from toolkit.router.request.kvmember import cut_shown
+from toolkit.router.request.refusal import Refusal
 from toolkit.router.request.sse import EventRelay
 from toolkit.router.wire.client import Answer, EngineStream
 
@@ -19,6 +21,9 @@ from toolkit.router.wire.client import Answer, EngineStream
 _ERROR = re.compile(
     rb'^(?:event: error\r?\ndata: |data: (?=\{"(?:error"|object":"error")))(.*)$', re.MULTILINE
 )
+
+# For an error that repeats what the router put into the request and does not let it be told apart.
+_UNSHOWN = Refusal(502, "The decode engine failed in the middle of its answer; the router's log names it.")
 
 
 class StreamRelay:
@@ -73,6 +78,7 @@ class StreamRelay:
             self.failed = True
             if not self._call.reply.started and error.start() == 0:
                 raise _as_answer(self._leg, error[1].strip())
+            events = cut_shown(events) or _UNSHOWN.event(self._call.errors)
         if not self._call.reply.started:
             self._begin()
         self._call.write(events)

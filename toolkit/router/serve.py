@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 
 import uvloop
 
@@ -32,16 +33,19 @@ class RouterServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.started = False
 
-    def run(self, listener: socket.socket) -> None:
-        """Serves until it is told to end."""
-        uvloop.run(self._serve(listener))
+    def run(self, listener: socket.socket, on_start: Callable[[], None] = lambda: None) -> None:
+        """Serves until it is told to end. `on_start` is called as soon as clients are answered.
+
+        Raises SettingsError: the map's file is damaged.
+        """
+        uvloop.run(self._serve(listener, on_start))
 
     def stop(self) -> None:
         """Ends `run`; from any thread."""
         if self._loop is not None and self._ending is not None:
             self._loop.call_soon_threadsafe(self._ending.set)
 
-    async def _serve(self, listener: socket.socket) -> None:
+    async def _serve(self, listener: socket.socket, on_start: Callable[[], None]) -> None:
         config, running = self._config, self._running
         self._loop, self._ending = asyncio.get_running_loop(), asyncio.Event()
         self._catch_signals(self._ending)
@@ -59,6 +63,7 @@ class RouterServer:
         async with running:
             await server.start(listener, running.tls)
             self.started = True
+            on_start()
             await self._ending.wait()
             await server.drain(config.drain_timeout_s)
 
@@ -97,5 +102,5 @@ def serve(config: RouterConfig) -> None:
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         scheme = "http" if config.tls_cert is None else "https"
-        print(f"router listens on {scheme}://{shown}:{port}", file=sys.stderr, flush=True)
-        server.run(listener)
+        told = f"router listens on {scheme}://{shown}:{port}"
+        server.run(listener, lambda: print(told, file=sys.stderr, flush=True))

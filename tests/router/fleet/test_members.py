@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 
 import pytest
 
@@ -241,3 +242,32 @@ def test_a_runs_folder_that_vanishes_takes_no_engine_away(tmp_path, what, caplog
     publish(folder, "decode-2", "http://10.0.0.2:8100")
     run.members.poll()
     assert run.urls == [[], ["http://10.0.0.1:8100", "http://10.0.0.2:8100"]]
+
+
+@pytest.mark.parametrize("first", ["file", "folder"])
+def test_a_file_that_becomes_a_folder_takes_no_engine_away(tmp_path, first, caplog):
+    path, other = tmp_path / "members", tmp_path / "other"
+    file, folder = (path, other) if first == "file" else (other, path)
+    file.write_text("decode: [http://10.0.0.1:8100]\n")
+    folder.mkdir()
+    publish(folder, "decode-1")
+    made = Set(path)
+    made.members.load()
+    path.rename(tmp_path / "away")
+    other.rename(path)
+    for _ in range(3):
+        made.members.poll()
+    assert made.urls == [[], ["http://10.0.0.1:8100"]]
+    assert len(caplog.records) == 1
+    assert f"was a {first} and is a" in caplog.text
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_is_refused_and_waited_for_by_nobody(tmp_path, members, caplog):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SettingsError, match="it is not a regular file"):
+        read_members(tmp_path / "pipe")
+    (tmp_path / "pipe").rename(members.path)
+    members.members.poll()
+    assert members.urls == [["http://p:1"], ["http://d:1"]]
+    assert "it is not a regular file" in caplog.text

@@ -175,3 +175,8 @@ def test_a_foreign_shape_does_not_come_back(shape, make_handle):
 def test_it_does_not_show_what_it_holds(make_handle):
     handle = make_handle("secret-lease", remote_host="secret-host")
     assert "secret" not in repr(handle)
+
+
+@pytest.mark.parametrize("name", ["pd_lease", "remote_request_id", "remote_host", "more"])
+def test_one_with_text_that_is_none_is_none(name):
+    assert Handle.pack(stock(**{name: "\ud800"})) is None

@@ -1,5 +1,6 @@
 import asyncio
 import logging
+import os
 import re
 import resource
 import shlex
@@ -230,6 +231,26 @@ def test_what_waits_is_bounded_and_what_is_dropped_is_told(ended, path, caplog):
 def test_a_file_that_cannot_be_opened_is_a_settings_error(tmp_path):
     with pytest.raises(SettingsError, match=r"access log .*no/log cannot be written: No such file"):
         AccessLog(tmp_path / "no" / "log")
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_that_nobody_reads_is_a_settings_error(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SettingsError, match="cannot be written"):
+        AccessLog(tmp_path / "pipe")
+
+
+def test_a_pipe_that_somebody_reads_gets_the_lines(ended, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with os.fdopen(os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
+        log = AccessLog(tmp_path / "pipe")
+        log.write(ended())
+        log.close()
+        assert reader.read().count(b"request_id=id-1 ") == 1
+
+
+def test_a_path_with_a_quote_is_quoted(ended):
+    assert members(log_line(ended(endpoint='/a"b'), "T"))["endpoint"] == '/a"b'
 
 
 def test_a_failed_request_is_told_at_once_but_a_dead_fleet_does_not_flood(ended, log, caplog):

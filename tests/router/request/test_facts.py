@@ -1,12 +1,15 @@
 """What the router reads of a request, and what it refuses."""
 
 import json
+from contextlib import suppress
 
 import pytest
 
 from toolkit.router.paths.choice import Path
 from toolkit.router.request.bodies import decode_body, prefill_body
+from toolkit.router.request.body import MOST_BYTES, MOST_MEMBERS
 from toolkit.router.request.dialects import DIALECTS, Endpoint
+from toolkit.router.request.facts import MOST_ITEMS
 from toolkit.router.request.refusal import Refusal
 
 CHAT, COMPLETIONS, RESPONSES, MESSAGES = Endpoint
@@ -414,3 +417,40 @@ def test_integers_of_any_length_stay_what_they_are(read, sent, endpoint, members
     assert sent(decode_body(found, None, retain=False)) == body
     kept = {name: value for name, value in members.items() if name != "max_tokens"}
     assert kept.items() <= sent(prefill_body(found, None)).items()
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+@pytest.mark.parametrize("items", [1, {}, {"role": "user", "content": "x"}])
+@pytest.mark.parametrize("endpoint", [CHAT, RESPONSES, MESSAGES])
+def test_a_history_of_very_many_items_is_known_by_its_name_only(read, endpoint, separators, items):
+    """Each would cost a digest, and the event loop would stand still meanwhile."""
+    name = DIALECTS[endpoint].history
+    for count, known in ((MOST_ITEMS, True), (MOST_ITEMS + 1, False), (400_000, False)):
+        raw = json.dumps({**PLAIN[endpoint], name: [items] * count}, separators=separators).encode()
+        found = read(endpoint, raw, x_conversation_id="c")
+        assert (len(found.keys.chain), found.keys.explicit is not None) == (count if known else 0, True)
+
+
+@every_endpoint
+@pytest.mark.parametrize(
+    "body",
+    [
+        {f"a{number}": 1 for number in range(MOST_MEMBERS + 1)},
+        {"metadata": [{}] * (MOST_BYTES // 4 + 1)},
+        {"tools": [{}] * (MOST_BYTES // 4 + 1)},
+    ],
+    ids=["members", "metadata", "tools"],
+)
+def test_values_that_take_much_memory_are_refused(read, endpoint, body):
+    with pytest.raises(Refusal) as refusal:
+        read(endpoint, json.dumps({**PLAIN[endpoint], **body}).encode())
+    assert refusal.value.status == 400
+    assert "more than" in refusal.value.message
+
+
+@pytest.mark.parametrize("strange", [b"1e999", b'"\\ud800"', b"[" * 995 + b"]" * 995])
+def test_a_billing_block_with_a_value_that_cannot_be_read_is_none_or_refused(read, strange):
+    block = b'[{"type":"text","text":"x-anthropic-billing-header: a","z":%b}]' % strange
+    raw = b'{"system":%b,"messages":[{"role":"user","content":"hi"}]}' % block
+    with suppress(Refusal):
+        assert read(MESSAGES, raw).keys.end

@@ -21,6 +21,7 @@ from toolkit.errors import SettingsError
 from toolkit.plan.run_folder import RunFolder
 from toolkit.router.fleet.legs import Pool, Role
 from toolkit.router.fleet.polling import Stamp, WatchedFiles, stamp
+from toolkit.router.fleet.regular import read_regular
 from toolkit.router.fleet.urls import Identity, identity, presentable, what_is_wrong
 from toolkit.settings.document import Document, DocumentError
 from toolkit.settings.shown import shown
@@ -55,6 +56,7 @@ class Members(WatchedFiles):
             identity(leg.url): pool.role for pool in (prefill, decode) for leg in pool.legs
         }
         self._had_endpoints = False
+        self._is_run: bool | None = None
 
     def _stamps(self) -> tuple[object, ...]:
         if not self._path.is_dir():
@@ -63,7 +65,12 @@ class Members(WatchedFiles):
 
     def _take(self) -> None:
         members = read_members(self._path)
-        if self._path.is_dir():
+        is_run = self._path.is_dir()
+        if self._is_run not in (None, is_run):
+            was, now = ("folder", "file") if self._is_run else ("file", "folder")
+            raise SettingsError(f"{self._path} was a {was} and is a {now}.", next_step=f"restore the {was}")
+        self._is_run = is_run
+        if is_run:
             self._check_endpoints()
         self._refuse_repeats(members)
         for role, pool in self._pools.items():
@@ -118,7 +125,7 @@ def read_members(path: Path) -> list[Member]:
     try:
         if path.is_dir():
             return [_published(file) for file in _endpoint_files(path)]
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path).data.decode("utf-8")
     except OSError as error:
         raise SettingsError(
             f"{error.filename or path} cannot be read: {error.strerror or error}.",
@@ -154,7 +161,7 @@ def _endpoint_stamps(run: Path) -> Iterator[tuple[str, Stamp]]:
 def _published(file: Path) -> Member:
     role: Role = "prefill" if file.stem.startswith("prefill") else "decode"
     try:
-        published = json.loads(file.read_bytes())
+        published = json.loads(read_regular(file).data)
     except ValueError as error:
         raise SettingsError(f"{file} is not JSON.", next_step=_NEXT) from error
     url = published.get("url") if isinstance(published, dict) else None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 
 from toolkit.errors import SettingsError
+from toolkit.router.fleet.regular import read_regular
 
 _MOST_BYTES = 1 << 20
 
@@ -18,9 +17,7 @@ def read_private(option: str, path: Path) -> str:
         SettingsError: it is missing, unreadable, open to others, too large or no text. Names `option`.
     """
     try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            raw = file.read(_MOST_BYTES + 1)
+        raw, mode = read_regular(path, _MOST_BYTES + 1)
     except OSError as error:
         raise SettingsError(
             f"{option} {path}: it cannot be read: {error.strerror or error}.",

@@ -100,9 +100,10 @@ class Handle:
         try:
             shape = orjson.dumps([shared, list(own), len(blocks), len(ids), len(digests), proven])
             values = orjson.dumps(list(own.values()))
-        except orjson.JSONEncodeError:
+            text = lease.encode()
+        except (orjson.JSONEncodeError, UnicodeEncodeError):
             return None
-        return cls(_shape(shape), _joined([lease.encode(), values, *blocks, *ids, *digests]))
+        return cls(_shape(shape), _joined([text, values, *blocks, *ids, *digests]))
 
     def unpack(self) -> dict[str, Any]:
         """The same members again, ready for prefill."""

@@ -113,7 +113,7 @@ def log_line(record: RequestRecord, stamp: str) -> str:
         f" prefill={_or_dash(r.prefill)} decode={_or_dash(r.decode)} bytes={r.sent_bytes}"
         f" saved={'true' if r.saved else 'false'} retries={r.retries} outcome={r.outcome}"
         f" failures={_quoted('; '.join(r.failures)) if r.failures else '-'}{phrase}"
-        f" endpoint={_or_dash(r.endpoint)} reason={_word(r.reason)} identity={r.identity}"
+        f" endpoint={_path(r.endpoint)} reason={_word(r.reason)} identity={r.identity}"
         f" held_tokens={_or_dash(r.held_tokens)} suffix_tokens={_or_dash(r.suffix_tokens)}"
         f" readback={r.readback} declined={_word(r.declined)} queue_ms={_ms(r.queue_ms)}"
         f" first_byte_ms={_since(r.started, r.first_byte_at)}"
@@ -132,6 +132,11 @@ def _ms(value: float | None) -> str:
 
 def _since(started: float, at: float | None) -> str:
     return "-" if at is None else f"{(at - started) * 1000:.1f}"
+
+
+def _path(path: str | None) -> str:
+    """A request's path has no blanks, but may have quotes."""
+    return "-" if path is None else _quoted(path) if '"' in path else path
 
 
 @lru_cache(1024)
@@ -257,7 +262,11 @@ class _File(_Sink):
         return os.write(self._fd, data)
 
     def _open(self) -> int:
-        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        # A pipe that nobody reads is an error at once this way, not a wait.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+        fd = os.open(self._path, flags, 0o666)
+        os.set_blocking(fd, True)
+        return fd
 
     def _prepare(self) -> None:
         ours = os.fstat(self._fd)

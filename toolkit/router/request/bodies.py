@@ -9,6 +9,8 @@ import msgspec
 
 from toolkit.router.request.facts import Facts
 
+_MOST_TOKENS = 1 << 32
+
 MISS_PARAMS: Mapping[str, Any] = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
@@ -65,8 +67,7 @@ def transfer_params(answer: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def kv_read_tokens(params: Mapping[str, Any] | None) -> int | None:
     """Prompt tokens that prefill read from decode, as our connector tells; None where another answers."""
-    read = None if params is None else params.get("pd_read")
-    return read if isinstance(read, int) and not isinstance(read, bool) else None
+    return None if params is None else _count(params.get("pd_read"))
 
 
 def prompt_tokens(answer: Mapping[str, Any]) -> int | None:
@@ -82,7 +83,12 @@ def prompt_tokens(answer: Mapping[str, Any]) -> int | None:
             cached = usage.get(name)
             if isinstance(count, int) and isinstance(cached, int):
                 count += cached
-    return count if isinstance(count, int) and not isinstance(count, bool) else None
+    return _count(count)
+
+
+def _count(told: object) -> int | None:
+    """A number of tokens; anything else that an engine may tell is none."""
+    return told if type(told) is int and 0 <= told < _MOST_TOKENS else None
 
 
 def _pieces(members: Mapping[str, Any], large: Mapping[str, memoryview]) -> list[bytes | memoryview]:

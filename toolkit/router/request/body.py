@@ -16,6 +16,9 @@ _NULL = msgspec.Raw(b"null")
 _DEEP = 250
 # Of a surrogate's three bytes the first; it also begins some Korean syllables.
 _SURROGATE = b"\xed"
+MOST_MEMBERS = 1000
+MOST_BYTES = 4 << 20
+"""Of a member beside the history: values take many times the memory of their text."""
 
 
 class BadBody(ValueError):
@@ -42,6 +45,8 @@ class Body:
             raise BadBody("The request body must be a JSON object.") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadBody(f"The request body is not valid JSON: {error}") from None
+        if len(self.texts) > MOST_MEMBERS:
+            raise BadBody(f"The request body has more than {MOST_MEMBERS} members.")
 
     def check(self, history: str, large: Container[str]) -> None:
         """Refuses what an engine takes and fails on later, when it has computed a prompt and is to show what
@@ -52,9 +57,12 @@ class Body:
         """
         for name in self.texts:
             if name != history:
+                text = self.text(name)
+                if len(text) > MOST_BYTES and not self.is_string(name):
+                    raise BadBody(f"The member {name} of the request body has more than {MOST_BYTES} bytes.")
                 if name not in large:
                     self.get(name)
-                _check_depth(name, self.text(name))
+                _check_depth(name, text)
 
     def __contains__(self, name: str) -> bool:
         return name in self.texts
@@ -86,9 +94,14 @@ class Body:
     def is_string(self, name: str) -> bool:
         return self._begins(name, '"')
 
-    def items(self, name: str) -> list[bytes]:
-        """The JSON text of each item of a member that is a list."""
-        return [bytes(item) for item in _items(self.texts[name])]
+    def items(self, name: str, most: int) -> list[bytes] | None:
+        """The JSON text of each item of a member that is a list; None if there are, or may be, more."""
+        text = self.texts[name]
+        # Items are small objects: a comma in a text may stand between two of them, or within one.
+        if len(text) > MOST_BYTES and bytes(text).count(b",") > 32 * most:
+            return None
+        found = _items(text)
+        return [bytes(item) for item in found] if len(found) <= most else None
 
     def _begins(self, name: str, sign: str) -> bool:
         text = self.texts.get(name)

@@ -17,6 +17,8 @@ ID_HEADERS = (b"x-conversation-id", b"x-session-id", b"x-correlation-id")
 PATH_HEADER = b"x-kv-path"
 # Metadata of disaggregated serving: whoever sets it may have an engine read another one's memory.
 _OURS = ("kv_transfer_params", "ec_transfer_params")
+# A history of more is known by its name only: each costs a digest.
+MOST_ITEMS = 10_000
 # vLLM leaves system blocks that begin so out of the prompt: the client puts another digest into each request.
 _BILLING = "x-anthropic-billing-header"
 
@@ -218,8 +220,11 @@ def _runs_on_the_engine(kind: object) -> bool:
 def _scope(endpoint: Endpoint, body: Body, tenant: bytes, model: str) -> Scope:
     salt, cache_key = body.get("cache_salt"), body.get("prompt_cache_key")
     before = [body.text(name) for name in DIALECTS[endpoint].before]
-    if endpoint == Endpoint.MESSAGES and body.is_list("system"):
-        before[0] = b",".join(block for block in body.items("system") if not _is_billing(block))
+    blocks = (
+        body.items("system", MOST_ITEMS) if endpoint == Endpoint.MESSAGES and body.is_list("system") else None
+    )
+    if blocks is not None:
+        before[0] = b",".join(block for block in blocks if not _is_billing(block))
     return Scope(
         tenant,
         endpoint,
@@ -233,7 +238,10 @@ def _scope(endpoint: Endpoint, body: Body, tenant: bytes, model: str) -> Scope:
 def _is_billing(block: bytes) -> bool:
     if _BILLING.encode() not in block:
         return False
-    found = msgspec.json.decode(block)
+    try:
+        found = msgspec.json.decode(block)
+    except msgspec.DecodeError:
+        return False
     text = found.get("text") if isinstance(found, dict) else None
     return isinstance(text, str) and text.startswith(_BILLING)
 
@@ -243,7 +251,8 @@ def _keys(scope: Scope, body: Body, name: str | None) -> Keys:
         return _keys_of_prompt(scope, body, name)
     history = DIALECTS[Endpoint(scope.endpoint)].history
     if body.is_list(history):
-        return keys_of_messages(scope, body.items(history), name)
+        items = body.items(history, MOST_ITEMS)
+        return keys_of_name(scope, name) if items is None else keys_of_messages(scope, items, name)
     if scope.endpoint == Endpoint.RESPONSES and body.is_string(history):
         return keys_of_messages(scope, [body.text(history)], name)
     return keys_of_name(scope, name)
