@@ -133,7 +133,7 @@ def test_the_last_of_two_equal_names_counts_as_it_does_for_vllm(read):
         b'{"metadata":' + b'{"a":' * 300 + b"1" + b"}" * 301,
         b'{"tools":[{}, ' + b'{"a":' * 300 + b"1" + b"}" * 300 + b"]}",
         b"[" * 100_000,
-        b'{"messages":[' + b"[" * 5000 + b"]" * 5001 + b"}",
+        b'{"messages":[' + b"[" * 100_000 + b"]" * 100_001 + b"}",
         b'{"a":' * 100_000,
         b'{"a":1}x',
     ],
@@ -174,7 +174,7 @@ def test_no_depth_is_a_fault_of_ours(read, endpoint, name):
             read(endpoint, b'{"%b":' % name.encode() + b"[" * deep + b"]" * deep + b"}")
         except Refusal as refusal:
             statuses.add(refusal.status)
-    assert statuses == {400}
+    assert statuses <= {400}
 
 
 @every_endpoint
