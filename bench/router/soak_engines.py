@@ -55,7 +55,7 @@ async def run_engines(places: Sequence[str]) -> None:
 
 @dataclass
 class Engines:
-    """One process of the fleet. `asked_to_end` tells whether its end is ours."""
+    """One process of the fleet. `busy`: it is being killed or frozen just now."""
 
     places: tuple[str, ...]
     log: Path

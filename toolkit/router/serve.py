@@ -12,7 +12,6 @@ from collections.abc import Callable
 import uvloop
 
 from toolkit.errors import ToolkitError
-from toolkit.router.allocator import keep_freed_memory
 from toolkit.router.app import App
 from toolkit.router.config import RouterConfig
 from toolkit.router.running import Running
@@ -95,7 +94,6 @@ def serve(config: RouterConfig) -> None:
     Raises:
         SettingsError, ToolkitError: before anything was served.
     """
-    keep_freed_memory()
     server = RouterServer(config)
     listener = listen(config.host, config.port)
     with listener:

@@ -97,7 +97,8 @@ class Body:
     def items(self, name: str, most: int) -> list[bytes] | None:
         """The JSON text of each item of a member that is a list; None if there are, or may be, more."""
         text = self.texts[name]
-        # Items are small objects: a comma in a text may stand between two of them, or within one.
+        # Splitting makes an object of each item. What is so long and has so many commas has too many items,
+        # or more in them than any model reads.
         if len(text) > MOST_BYTES and bytes(text).count(b",") > 32 * most:
             return None
         found = _items(text)
