@@ -4,7 +4,7 @@ TOOLKIT = .venv/bin/toolkit
 FAST = not slurm and not engine and not slow and not aws and not browser
 # Beside the vLLM of ami-setup/versions.yaml, the newest one that the connector is tested with.
 NEWEST_VLLM = 0.32.0
-NEWEST_TESTS = edits leases malformed proof readback restart streams versions
+NEWEST_TESTS = edits forged leases malformed proof readback restart streams versions
 CONNECTOR_TEST_TOOLS = pytest pytest-timeout hypothesis
 PIP_QUIETLY = -m pip install --quiet --disable-pip-version-check
 

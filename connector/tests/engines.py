@@ -40,11 +40,11 @@ class Engine:
     side_port: int
     lease_secret: str | None = None
 
-    def open(self, path: str, body: dict[str, Any] | None = None, seconds: float = 60) -> Any:
+    def open(self, path: str, text: str | None = None, seconds: float = 60) -> Any:
         """GET, or POST where there is a body; raises TimeoutError when nothing comes for so long."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}",
-            None if body is None else json.dumps(body).encode(),
+            None if text is None else text.encode(),
             {"Content-Type": "application/json", "X-Request-Id": "fixed"},
         )
         if self.lease_secret is not None and path.startswith("/pd/"):
@@ -52,8 +52,12 @@ class Engine:
         return urllib.request.urlopen(request, timeout=seconds)
 
     def post(self, path: str, body: dict[str, Any], seconds: float = 60) -> tuple[int, str]:
+        return self.post_text(path, json.dumps(body), seconds)
+
+    def post_text(self, path: str, text: str, seconds: float = 60) -> tuple[int, str]:
+        """A body as it is, status and answer."""
         try:
-            with self.open(path, body, seconds) as answer:
+            with self.open(path, text, seconds) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

@@ -7,7 +7,7 @@ import pytest
 
 from pd_connector.admission import Admitted, Engine, admit
 from pd_connector.blockids import pack
-from pd_connector.handle import Proof, seal
+from pd_connector.handle import SIGNATURE, HandleError, Proof, seal, sign
 from pd_connector.proof import Context, block_digests, prompt_digest
 
 CONTEXT = Context("model", 4)
@@ -252,3 +252,85 @@ def test_an_edited_handle_has_another_seal(name: str, value: Any) -> None:
         seals.append(source.seal)
     assert seals[0] != seals[1]
     assert seals[0] == seal(whole)
+
+
+def from_prefill_of_history(**change: Any) -> dict[str, Any]:
+    return {**from_prefill(HISTORY), **change}
+
+
+BOTH = pytest.mark.parametrize("make", [from_decode, from_prefill_of_history])
+
+
+@BOTH
+def test_a_proof_that_nests_deeply_proves_nothing(make: Any) -> None:
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    handle = make(pd_proof=deep)
+    params = admit(handle, HISTORY, CONTEXT, ENGINE)
+    assert reason(params) == "malformed-proof"
+    assert params.source is None
+    with pytest.raises(HandleError, match="malformed-proof"):
+        seal(handle)
+
+
+SECRET = b"what the engines share"
+GUARDED = dataclasses.replace(ENGINE, secret=SECRET)
+
+
+def signed(handle: dict[str, Any]) -> dict[str, Any]:
+    return {**handle, SIGNATURE: sign(handle, SECRET)}
+
+
+@BOTH
+def test_a_signed_handle_is_used_as_any_other(make: Any) -> None:
+    handle = make()
+    plain = admit(handle, HISTORY, CONTEXT, ENGINE)
+    guarded = admit(signed(handle), HISTORY, CONTEXT, GUARDED)
+    assert reason(guarded) == reason(plain) == "ok"
+    assert guarded.source == plain.source
+    assert (guarded.may_pull, guarded["remote_num_tokens"]) == (plain.may_pull, plain["remote_num_tokens"])
+    # An engine without the secret takes signed handles too.
+    assert reason(admit(signed(handle), HISTORY, CONTEXT, ENGINE)) == "ok"
+
+
+EDITS: dict[str, Any] = {
+    "pd_blocks": [pack([5, 6, 7, 8, 10])],
+    "pd_lease": "other",
+    "pd_proof": Proof(4, 20, b"12345678" * 5).to_wire(),
+    "remote_engine_id": "e",
+    "remote_host": "i",
+    "remote_port": 2,
+    "remote_request_id": "s",
+    "tp_size": 2,
+    "dcp_size": 2,
+    "pp_size": 2,
+    SIGNATURE: "0" * 32,
+}
+
+
+@BOTH
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edited_handle_is_not_used_and_nobody_is_asked(make: Any, name: str) -> None:
+    handle = {**signed(make(remote_block_ids=[[]], pd_blocks=[pack([5, 6, 7, 8, 9])])), name: EDITS[name]}
+    params = admit(handle, HISTORY, CONTEXT, GUARDED)
+    assert reason(params) == "unsigned"
+    assert params.source is None
+    assert not params["do_remote_prefill"]
+    assert not any(member.startswith("remote_") or member == SIGNATURE for member in params)
+
+
+@pytest.mark.parametrize("found", [None, 5, "", "\ud800", "é", ["x"], {}], ids=ascii)
+def test_a_signature_of_any_other_kind_is_none(found: Any) -> None:
+    params = admit({**from_decode(), SIGNATURE: found}, HISTORY, CONTEXT, GUARDED)
+    assert reason(params) == "unsigned"
+
+
+def test_a_signature_is_worth_nothing_under_another_secret() -> None:
+    handle = from_decode()
+    forged = {**handle, SIGNATURE: sign(handle, b"another secret")}
+    assert reason(admit(forged, HISTORY, CONTEXT, GUARDED)) == "unsigned"
+
+
+def test_an_engine_does_not_show_its_secret() -> None:
+    assert "engines share" not in repr(GUARDED)

@@ -4,8 +4,6 @@ import json
 import socket
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,14 +15,21 @@ from conftest import Pair, start_pair, transfer
 pytestmark = pytest.mark.engine
 BLOCKS = 66
 """Of 32 tokens: decode holds ten conversations of six blocks."""
+SECRET = "open sesame"
 
 
 @pytest.fixture(scope="module")
 def small(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """A pair whose decode engine has a small cache."""
+    """A pair whose decode engine has a small cache; both engines know one secret."""
     options = {"decode": ("--num-gpu-blocks-override", str(BLOCKS))}
-    with start_pair(model, tmp_path_factory.mktemp("small"), options, decoder_kv_blocks_ttl=60) as started:
+    folder = tmp_path_factory.mktemp("small")
+    (folder / "secret").write_text(SECRET)
+    extra = {"decoder_kv_blocks_ttl": 60, "pd_lease_secret_file": str(folder / "secret")}
+    with start_pair(model, folder, options, **extra) as started:
+        started.decode.lease_secret = SECRET
         yield started
+        for one in (started.prefill, started.decode):
+            assert SECRET not in one.text()
 
 
 def keep(pair: Pair, seed: int, length: int = 150) -> tuple[list[int], dict[str, Any]]:
@@ -66,12 +71,9 @@ def test_renew_claim_and_release(small: Pair) -> None:
     assert small.decode.leases("claim", name)[name] == {"ok": False, "state": "released"}
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"leases":5}', b'{"leases":[5]}', b'{"leases":[""]}'])
-def test_a_malformed_question_is_a_400(small: Pair, body: bytes) -> None:
-    request = urllib.request.Request(f"http://127.0.0.1:{small.decode.port}/pd/leases/claim", body)
-    with pytest.raises(urllib.error.HTTPError) as error:
-        urllib.request.urlopen(request, timeout=5)
-    assert error.value.code == 400
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"leases":5}', '{"leases":[5]}', '{"leases":[""]}'])
+def test_a_malformed_question_is_a_400(small: Pair, text: str) -> None:
+    assert small.decode.post_text("/pd/leases/claim", text)[0] == 400
 
 
 def test_the_next_turn_releases_in_band(small: Pair) -> None:
@@ -211,7 +213,7 @@ def test_the_metrics_are_those_of_the_route(small: Pair) -> None:
 
 def test_a_lease_ends_in_time_while_the_engine_sleeps(model: Path, tmp_path: Path) -> None:
     """And this engine's routes want the secret, also from loopback."""
-    (tmp_path / "secret").write_text("open sesame\n")
+    (tmp_path / "secret").write_text(f"{SECRET}\n")
     settings = transfer("decode", decoder_kv_blocks_ttl=6, pd_lease_secret_file=str(tmp_path / "secret"))
     with engines.engine("short", model, 1, tmp_path, settings) as decode:
         decode.complete(engines.words(100, 15), 8, {"pd_retain": True})
@@ -219,9 +221,31 @@ def test_a_lease_ends_in_time_while_the_engine_sleeps(model: Path, tmp_path: Pat
         for secret in (None, "wrong"):
             decode.lease_secret = secret
             assert decode.post("/pd/leases/release", {"leases": []})[0] == 401
-        decode.lease_secret = "open sesame"
+        decode.lease_secret = SECRET
         assert decode.lease_counts()["held"] == 1
         engines.eventually(lambda: decode.lease_counts()["expired"] == 1, "it expired", 10)
         assert time.monotonic() - start > 3, "it was held for its time"
         engines.eventually(lambda: decode.kv_used() == 0, "its blocks are free", 3)
-        assert "open sesame" not in decode.text()
+        assert SECRET not in decode.text()
+
+
+@pytest.mark.parametrize("engine", ["prefill", "decode"])
+def test_nobody_is_asked_about_a_handle_that_no_engine_signed(small: Pair, engine: str) -> None:
+    """Whatever place it names: no engine connects to a place that a client invents."""
+    prompt = engines.words(150, 16 + len(engine))
+    if engine == "prefill":
+        handle = {**small.decode.complete(prompt, 8, {"pd_retain": True})["kv_transfer_params"]}
+        asked = engines.FIRST_TURN
+    else:
+        handle = small.prefill.complete(prompt, 1, engines.FIRST_TURN)["kv_transfer_params"]
+        asked = {}
+    assert len(handle["pd_signature"]) == 32
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(3)
+        for change in ({"pd_signature": None}, {"pd_signature": "0" * 32}, {}):
+            lie = {**handle, **change, **asked, "remote_port": listener.getsockname()[1]}
+            answer = getattr(small, engine).complete(prompt, 2, lie)
+            assert engines.produced(answer) == small.recompute(prompt, 2)
+        with pytest.raises(TimeoutError):
+            listener.accept()
+    assert getattr(small, engine).text().count("reason=unsigned") == 3

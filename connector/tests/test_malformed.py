@@ -1,5 +1,6 @@
 """Real engines: handles that are wrong in every way are answered, and the engines live on."""
 
+import json
 import zlib
 from typing import Any
 
@@ -107,6 +108,35 @@ def test_decode_treats_a_lie_as_a_failed_pull(pair: Pair, prompt: list[int], cas
 def test_half_filled_handles(pair: Pair, prompt: list[int], handle: dict[str, Any]) -> None:
     for engine in (pair.prefill, pair.decode):
         assert engines.produced(engine.complete(prompt, 2, handle)) == pair.recompute(prompt, 2)
+
+
+ODD_VALUES = {
+    "deep-lists": "[" * 500 + "]" * 500,
+    "deep-objects": '{"a":' * 700 + "1" + "}" * 700,
+    "deeper-than-any-handle": "[" * 20 + "]" * 20,
+    "no-unicode": r'"\ud800"',
+    "name-without-unicode": r'{"\udfff": 1}',
+    "long-integer": "9" * 40,
+}
+"""As they stand in the body: Python's own encoder makes only some of them."""
+
+
+@pytest.mark.parametrize("path", ["completions", "chat/completions", "responses"])
+@pytest.mark.parametrize("case", ODD_VALUES)
+def test_values_that_cannot_reach_the_engine_are_refused(pair: Pair, path: str, case: str) -> None:
+    """vLLM answers an empty 500 or, at some 500 levels, ends: the values travel on to its workers."""
+    for engine in (pair.prefill, pair.decode):
+        for member in ("foo", "pd_proof"):
+            body = {"model": "tiny", "max_tokens": 2, "kv_transfer_params": {member: "HERE"}}
+            body |= {
+                "completions": {"prompt": "a b"},
+                "chat/completions": {"messages": [{"role": "user", "content": "a b"}]},
+                "responses": {"input": "a b"},
+            }[path]
+            text = json.dumps(body).replace('"HERE"', ODD_VALUES[case])
+            status, answer = engine.post_text(f"/v1/{path}", text)
+            assert (status, "kv_transfer_params" in answer) == (400, True), answer
+        assert engine.healthy()
 
 
 def test_decode_gives_no_blocks_to_a_request_that_did_not_ask(pair: Pair, prompt: list[int]) -> None:

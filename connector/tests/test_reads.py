@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from pd_connector import reads
-from pd_connector.peers import forget_failed_handshakes, forget_older_starts
+from pd_connector.peers import forget_older_starts, watch_handshakes
 from pd_connector.reads import Gate, set_deadlines
 from pd_connector.sidechannel import Question
+from pd_connector.versions import RefusedError
 
 QUESTION = Question("h", 1, "lease", "reader", "seal")
 
@@ -25,6 +26,7 @@ class Worker:
     _remote_agents: dict[str, Any] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     done: set[str] = field(default_factory=set)
+    read: list[str] = field(default_factory=list)
 
     def _handle_failed_transfer(self, request: str, handle: int | None) -> None:
         assert request in self._recving_metadata
@@ -32,6 +34,9 @@ class Worker:
 
     def _pop_done_transfers(self, transfers: dict[str, list[int]]) -> set[str]:
         return self.done
+
+    def _read_blocks_for_req(self, request: str, meta: Any) -> None:
+        self.read.append(request)
 
     def _cleanup_remote_engine(self, engine: str) -> None:
         del self._remote_agents[engine]
@@ -48,8 +53,8 @@ class Asked:
         return self.answers[-1]
 
 
-def meta(*blocks: int, engine: str = "d+00000001") -> SimpleNamespace:
-    remote = SimpleNamespace(engine_id=engine, blocks_expiry_time=5.0)
+def meta(*blocks: int, engine: str = "d+00000001", host: str = "h", port: int = 1) -> SimpleNamespace:
+    remote = SimpleNamespace(engine_id=engine, blocks_expiry_time=5.0, host=host, port=port)
     return SimpleNamespace(local_block_ids=(list(blocks),), remote=remote)
 
 
@@ -65,7 +70,7 @@ def asked() -> Asked:
 
 @pytest.fixture
 def gate(worker: Worker, asked: Asked) -> Gate:
-    return Gate(worker, asked)  # type: ignore[arg-type]
+    return Gate(worker, asked, {"d+00000001": ("h", 1)})  # type: ignore[arg-type]
 
 
 def test_a_read_waits_until_its_holder_agrees(gate: Gate, worker: Worker, asked: Asked) -> None:
@@ -100,7 +105,7 @@ def test_a_refused_read_has_failed(gate: Gate, worker: Worker, asked: Asked, how
 def test_from_0_32_on_failures_go_through_the_workers_queue(asked: Asked) -> None:
     worker: Any = Worker()
     worker._recv_failures, worker._failed_recv_reqs = set(), queue.Queue()
-    gate = Gate(worker, asked)  # type: ignore[arg-type]
+    gate = Gate(worker, asked, {})  # type: ignore[arg-type]
     gate.admit({"r": meta(1)}, {"r": QUESTION})
     asked.answers[0].set_result(False)
     gate.admit({}, {})
@@ -160,20 +165,67 @@ def test_earlier_starts_of_an_engine_are_forgotten_when_nobody_reads_from_them()
     assert forget_older_starts(worker, "e+00000003") == []
 
 
+def handshake_of(worker: Any, how: BaseException | None = None) -> None:
+    """vLLM's, which fails as it is told to."""
+
+    def handshake(host: str, port: int, tp: int, expected_engine_id: str) -> str:
+        if how is not None:
+            raise how
+        return "agents"
+
+    worker._nixl_handshake = handshake
+
+
 @pytest.mark.parametrize("known", [False, True])
 def test_what_a_failed_handshake_made_of_an_engine_is_forgotten(known: bool) -> None:
     worker: Any = Worker(_remote_agents={"d": 1} if known else {})
     worker.tp_mappings = {"d": "three ranks", "e": "one rank"}
     left: list[str] = []
     worker.transfer_topo = SimpleNamespace(unregister_remote_engine=left.append)
-
-    def handshake(host: str, port: int, tp: int, expected_engine_id: str) -> None:
-        raise AssertionError("not three ranks")
-
-    worker._nixl_handshake = handshake
-    forget_failed_handshakes(worker)
+    handshake_of(worker, AssertionError("not three ranks"))
+    places = watch_handshakes(worker)
     with pytest.raises(AssertionError, match="not three ranks"):
         worker._nixl_handshake("h", 1, 3, "d")
     assert ("d" in worker.tp_mappings) == known
     assert left == ([] if known else ["d"])
     assert "e" in worker.tp_mappings
+    assert places == {}
+
+
+def test_a_handshake_says_where_an_engine_is() -> None:
+    worker: Any = Worker()
+    handshake_of(worker)
+    places = watch_handshakes(worker)
+    assert worker._nixl_handshake("h", 1, 1, "d") == "agents"
+    assert worker._nixl_handshake("i", port=2, tp=1, expected_engine_id="e") == "agents"
+    assert places == {"d": ("h", 1), "e": ("i", 2)}
+    worker._nixl_handshake("h", 3, 1, "d")
+    assert places["d"] == ("h", 3)
+
+
+def test_a_handshake_of_another_shape_is_refused_at_start() -> None:
+    worker: Any = Worker()
+    worker._nixl_handshake = lambda host, engine: None
+    with pytest.raises(RefusedError, match="expected_engine_id, port"):
+        watch_handshakes(worker)
+
+
+@pytest.mark.parametrize(("host", "port"), [("h", 2), ("other", 1), ("", 1)])
+def test_a_known_engine_is_read_only_where_it_was_asked(
+    gate: Gate, worker: Any, host: str, port: int
+) -> None:
+    """Whoever answered elsewhere has promised nothing for it."""
+    worker._remote_agents["d+00000001"] = "agents"
+    worker._read_blocks_for_req("true", meta(1, 2))
+    assert (worker.read, worker.failed) == (["true"], [])
+    worker._read_blocks_for_req("forged", meta(1, 2, host=host, port=port))
+    assert (worker.read, worker.failed) == (["true"], ["forged"])
+    # Telling the engine to let go of blocks is as bad as reading them.
+    worker._read_blocks_for_req("release", meta(host=host, port=port))
+    assert (worker.read, worker.failed) == (["true"], ["forged"])
+
+
+def test_an_engine_that_is_not_known_is_greeted_where_the_handle_says(gate: Gate, worker: Any) -> None:
+    """The handshake itself checks who is there."""
+    worker._read_blocks_for_req("new", meta(1, engine="e+00000002", host="elsewhere"))
+    assert worker.read == ["new"]

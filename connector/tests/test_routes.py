@@ -1,12 +1,11 @@
 """Who may ask the lease routes, and what they may send."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from pd_connector import routes
-from pd_connector.routes import RefusedRequestError, check_client, merge, read_names, read_secret
+from pd_connector.routes import RefusedRequestError, check_client, merge, read_names
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"])
@@ -56,26 +55,6 @@ def test_what_is_no_list_of_names_is_refused(body: bytes, status: int) -> None:
 
 def test_names_are_read() -> None:
     assert read_names(b'{"leases": ["a", "b"], "more": 1}') == ["a", "b"]
-
-
-def test_the_secret_comes_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(routes.SECRET_FILE, raising=False)
-    one, other = tmp_path / "one", tmp_path / "other"
-    one.write_text("first\n")
-    other.write_text("second")
-    assert read_secret(None) is None
-    assert read_secret(str(one)) == b"first"
-    monkeypatch.setenv(routes.SECRET_FILE, str(other))
-    assert read_secret(str(one)) == b"second"
-
-
-def test_a_secret_that_was_meant_is_never_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(routes.SECRET_FILE, raising=False)
-    (tmp_path / "empty").write_text(" \n")
-    with pytest.raises(ValueError, match="empty"):
-        read_secret(str(tmp_path / "empty"))
-    with pytest.raises(OSError):
-        read_secret(str(tmp_path / "absent"))
 
 
 def test_answers_of_several_engines_are_one() -> None:

@@ -64,6 +64,19 @@ class Both(Pair):
         assert status == 200, text
         return engines.produced(json.loads(text))
 
+    def restart(self, role: str, model: Path) -> None:
+        """At the same ports, dead or alive before."""
+        assert self.stack is not None
+        old: engines.Engine = getattr(self, role)
+        with contextlib.suppress(ProcessLookupError):
+            old.kill()
+        folder = self.folder / f"{role}-again"
+        folder.mkdir()
+        started = start(role, model, folder, self.kind, self.stack, (old.port, old.side_port))
+        engines.wait_ready(started)
+        engines.warm_up(started)
+        setattr(self, role, started)
+
     def bytes_read(self) -> float:
         """By prefill."""
         return self.prefill.metric("vllm:nixl_bytes_transferred_sum")
@@ -198,16 +211,8 @@ def cpu_seconds(engine: engines.Engine) -> float:
 
 def test_decode_is_restarted_under_its_old_name(both: Both, model: Path) -> None:
     """E1: prefill reads from it no more; that it answers is luck."""
-    assert both.stack is not None
     both.conversation(80)
-    decode = both.decode
-    decode.kill()
-    folder = both.folder / "again"
-    folder.mkdir()
-    ports = decode.port, decode.side_port
-    both.decode = start("decode", model, folder, both.kind, both.stack, ports)
-    engines.wait_ready(both.decode)
-    engines.warm_up(both.decode)
+    both.restart("decode", model)
     tokens, handle = both.conversation(81)
     before = both.bytes_read()
     prompt = [*tokens, *engines.words(40, 82)]
@@ -246,3 +251,14 @@ def test_a_handle_without_blocks(both: Both) -> None:
     status, _ = both.decode.post("/v1/completions", body)
     assert (status == 200) == (not both.stock)
     assert both.decode.healthy() == (not both.stock)
+
+
+def test_parameters_that_nest_deeply(both: Both, model: Path) -> None:
+    """They end an engine of either role, which pickles them for its worker."""
+    if both.stock:
+        both.restart("prefill", model)
+    body = json.dumps(engines.completion(engines.words(40, 120), 1, {"foo": "DEEP"}))
+    deep = body.replace('"DEEP"', "[" * 500 + "]" * 500)
+    status, _ = both.prefill.post_text("/v1/completions", deep)
+    assert status == (500 if both.stock else 400)
+    assert both.prefill.healthy() == (not both.stock)

@@ -142,7 +142,7 @@ def test_reply_too_short_for_a_block_has_no_handle_and_keeps_nothing(pair: Pair)
 def test_client_that_leaves_ends_the_request(pair: Pair) -> None:
     held = pair.decode.kv_used()
     request = {**body(COMPLETIONS, {"max_tokens": 1800}), "kv_transfer_params": {"pd_retain": True}}
-    with pair.decode.open(COMPLETIONS, request) as stream:
+    with pair.decode.open(COMPLETIONS, json.dumps(request)) as stream:
         assert stream.readline().startswith(b"data: {")
         assert pair.decode.metric("vllm:num_requests_running") == 1
     engines.eventually(lambda: pair.decode.metric("vllm:num_requests_running") == 0, "the request is aborted")

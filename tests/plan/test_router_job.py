@@ -65,7 +65,7 @@ def test_a_setting_changes_its_option_only(
     assert options(plan_of(deployment("embedded", f"router.{assignment}"))) == {**USUAL, option: value}
 
 
-def test_the_secrets_file_goes_to_the_router_and_to_decode(deployment: Deployments) -> None:
+def test_the_secrets_file_goes_to_the_router_and_to_all_engines(deployment: Deployments) -> None:
     usual = plan_of(deployment("embedded", "legs.decode.replicas=2"))
     plan = plan_of(deployment("embedded", "legs.decode.replicas=2", SECRET, "router.lease_hold=3600"))
     expected = {**USUAL, "--lease-secret-file": "/shared/secret", "--lease-hold": "3600"}
@@ -73,10 +73,12 @@ def test_the_secrets_file_goes_to_the_router_and_to_decode(deployment: Deploymen
     assert options(plan) == expected
     for job, before in zip(plan.engines, usual.engines, strict=True):
         added = set(job.environment) - set(before.environment)
-        assert added == ({("PD_LEASE_SECRET_FILE", "/shared/secret")} if job.role == "decode" else set())
+        assert added == {("PD_LEASE_SECRET_FILE", "/shared/secret")}
 
 
-def test_decodes_own_variable_goes_first(deployment: Deployments) -> None:
-    plan = plan_of(deployment("embedded", SECRET, "legs.decode.env.PD_LEASE_SECRET_FILE=/node/secret"))
-    (decode,) = [job for job in plan.engines if job.role == "decode"]
-    assert [value for name, value in decode.environment if name == "PD_LEASE_SECRET_FILE"] == ["/node/secret"]
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_legs_own_variable_goes_first(deployment: Deployments, role: str) -> None:
+    plan = plan_of(deployment("embedded", SECRET, f"legs.{role}.env.PD_LEASE_SECRET_FILE=/node/secret"))
+    for job in plan.engines:
+        files = [value for name, value in job.environment if name == "PD_LEASE_SECRET_FILE"]
+        assert files == ["/node/secret" if job.role == role else "/shared/secret"]

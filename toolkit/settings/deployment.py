@@ -136,8 +136,9 @@ class Router(Section):
     )
     lease_secret_file: Folder | None = Field(
         None,
-        description="file on the cluster with the secret of decode's lease routes, closed to others; without "
-        "one the router neither claims nor renews leases",
+        description="file on the cluster with a secret of the engines and the router, closed to others: for "
+        "decode's lease routes, and engines use only KV handles signed with it; without one the router "
+        "neither claims nor renews leases",
     )
     lease_hold: Seconds | None = Field(
         None, description="seconds for which leases are renewed; default: they end with router.ttl"

@@ -5,7 +5,7 @@ vLLM's own code only ever sees parameters that are well formed and cut to proven
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pd_connector.handle import (
@@ -15,6 +15,7 @@ from pd_connector.handle import (
     Handle,
     HandleError,
     Proof,
+    is_signed,
     released_leases,
     seal,
 )
@@ -42,6 +43,8 @@ class Engine:
     host_buffer: bool = False
     context_parallel: bool = False
     identifier: str = ""
+    secret: bytes | None = field(default=None, repr=False)
+    """What the engines share; with one, only handles that are signed with it are used."""
     sibling: bool = False
     """This one request is the second or a later choice (`n`) of one that a client sent."""
     barred: str | None = None
@@ -208,12 +211,14 @@ def _read_handle(event: str, params: Admitted, engine: Engine) -> Handle | Decis
         held = handle.tokens
         if params["remote_engine_id"] == engine.identifier:
             raise HandleError("own-engine")
+        if engine.secret is not None and not is_signed(params, engine.secret):
+            raise HandleError("unsigned")
         if len(handle.groups) != engine.groups:
             raise HandleError("other-groups")
+        params.source = Source(handle.lease, seal(params))
     except HandleError as error:
         _forget_remote(params)
         return Decision(event, error.args[0], held)
-    params.source = Source(handle.lease, seal(params))
     # vLLM knows only its own member.
     params["remote_block_ids"] = handle.groups
     params.pop(BLOCKS, None)

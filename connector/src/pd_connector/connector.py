@@ -13,7 +13,7 @@ from vllm.platforms import current_platform
 
 from pd_connector import idle, metrics, plugin, progress, versions
 from pd_connector.asker import Asker
-from pd_connector.peers import forget_failed_handshakes
+from pd_connector.peers import watch_handshakes
 from pd_connector.reads import Gate, set_deadlines
 from pd_connector.scheduler import ProvingScheduler, answer_readers, logger
 
@@ -36,12 +36,19 @@ class NixlConnector(nixl.NixlConnector):  # type: ignore[misc]
         else:
             worker = self.connector_worker
             versions.require(
-                worker, ["_reqs_to_send", "_recving_metadata", "_pop_done_transfers", "_nixl_handshake"]
+                worker,
+                [
+                    "_reqs_to_send",
+                    "_recving_metadata",
+                    "_remote_agents",
+                    "_pop_done_transfers",
+                    "_nixl_handshake",
+                    "_read_blocks_for_req",
+                ],
             )
             worker.xfer_stats = metrics.Stats()
-            forget_failed_handshakes(worker)
             self._asker = Asker()
-            self._gate = Gate(worker, self._asker)
+            self._gate = Gate(worker, self._asker, watch_handshakes(worker))
 
     # The scheduler's process.
 

@@ -4,6 +4,7 @@ A member of the wrong type, or too few block ids, would otherwise end the engine
 deep in the connector. Pure: no vLLM.
 """
 
+import hmac
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ RELEASE = "pd_release"
 RETAIN = "pd_retain"
 """True: a plain request asks decode to keep its blocks and answer with a handle. False, beside prefill's
 handle: decode need not keep the blocks of this turn, which it does otherwise."""
+SIGNATURE = "pd_signature"
+"""Where the engines share a secret: that one of them made this handle, as it is."""
 READ = "pd_read"
 """In prefill's answer: how many tokens of this prompt it read from decode rather than computed."""
 
@@ -31,6 +34,7 @@ REMOTE_MEMBERS = (
     "remote_block_ids",
     BLOCKS,
     LEASE,
+    SIGNATURE,
     "remote_engine_id",
     "remote_request_id",
     "remote_host",
@@ -42,6 +46,7 @@ REMOTE_MEMBERS = (
 
 
 _SEALED = (BLOCKS, PROOF, "remote_engine_id", "remote_request_id", "tp_size", "dcp_size", "pp_size")
+_SIGNED = (*_SEALED, LEASE, "remote_host", "remote_port")
 MOST_LEASES = 1024
 MOST_LEASE_NAME = 64
 MOST_RANKS = 4096
@@ -106,9 +111,30 @@ def _groups(params: Mapping[str, Any]) -> list[list[int]]:
 
 def seal(params: Mapping[str, Any]) -> str:
     """Digest of what a handle says of its blocks and their engine. The holder compares it with its own: a
-    handle put together from two, or edited, is no handle of any lease."""
-    parts = [params.get(name) for name in _SEALED]
-    return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
+    handle put together from two, or edited, is no handle of any lease.
+
+    Raises HandleError for one that nests too deeply."""
+    return blake2b(_canonical(params, _SEALED), digest_size=16).hexdigest()
+
+
+def sign(params: Mapping[str, Any], secret: bytes) -> str:
+    """The value of `pd_signature`: a handle that names another host, or anything else than the engine that
+    made it did, has another one. Raises HandleError as `seal` does."""
+    key = blake2b(secret, digest_size=32).digest()
+    return blake2b(_canonical(params, _SIGNED), digest_size=16, key=key).hexdigest()
+
+
+def is_signed(params: Mapping[str, Any], secret: bytes) -> bool:
+    """By one who knows the secret. Raises HandleError as `seal` does."""
+    found = params.get(SIGNATURE)
+    return isinstance(found, str) and found.isascii() and hmac.compare_digest(found, sign(params, secret))
+
+
+def _canonical(params: Mapping[str, Any], names: Sequence[str]) -> bytes:
+    try:
+        return json.dumps([params.get(name) for name in names], sort_keys=True).encode()
+    except RecursionError as error:
+        raise HandleError("malformed-proof") from error
 
 
 def released_leases(params: Mapping[str, Any]) -> list[str]:

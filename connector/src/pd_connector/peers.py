@@ -1,13 +1,18 @@
-"""Forgetting what is wrong about another engine: that it is dead, or what a failed handshake made of it.
+"""What the worker knows of other engines: where they are, and forgetting what is wrong about them.
 
 NIXL keeps what it knows of a peer, dead or alive, and vLLM until 0.31 for an hour. Pure: no vLLM.
 """
 
 import functools
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from pd_connector.engineconfig import without_generation
+from pd_connector.versions import RefusedError
+
+Place = tuple[str, int]
+"""Host and port of an engine's handshake."""
 
 
 def forget_older_starts(worker: Any, engine: str) -> list[str]:
@@ -27,25 +32,37 @@ def forget_older_starts(worker: Any, engine: str) -> list[str]:
     return dropped
 
 
-def forget_failed_handshakes(worker: Any) -> None:
-    """vLLM keeps the layout that a handshake was tried with. Should that have been a client's invention,
-    every later handshake with this engine would be measured against it, and fail."""
+def watch_handshakes(worker: Any) -> Mapping[str, Place]:
+    """Where the worker has found each engine to which it is connected; kept up to date.
+
+    vLLM keeps the layout that a handshake was tried with. Should that have been a client's invention, every
+    later handshake with this engine would be measured against it, and fail: so a failed one is forgotten.
+    Raises RefusedError where vLLM's handshake is not what this knows.
+    """
     stock = worker._nixl_handshake
     signature = inspect.signature(stock)
-    if "expected_engine_id" not in signature.parameters:
-        return
+    if missing := {"host", "port", "expected_engine_id"} - signature.parameters.keys():
+        raise RefusedError(
+            f"pd-connector: vLLM's NIXL handshake has no parameter {', '.join(sorted(missing))}"
+        )
+    places: dict[str, Place] = {}
 
     @functools.wraps(stock)
     def handshake(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        engine = given["expected_engine_id"]
         try:
-            return stock(*args, **kwargs)
+            answer = stock(*args, **kwargs)
         except BaseException:
-            engine = signature.bind(*args, **kwargs).arguments["expected_engine_id"]
             if engine not in worker._remote_agents:
                 _forget_layout(worker, engine)
             raise
+        # Before vLLM takes the connection for this engine's.
+        places[engine] = given["host"], given["port"]
+        return answer
 
     worker._nixl_handshake = handshake
+    return places
 
 
 def _forget_layout(worker: Any, engine: str) -> None:

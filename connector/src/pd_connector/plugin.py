@@ -25,11 +25,12 @@ def register() -> None:
 
     from vllm.engine.arg_utils import EngineArgs
 
-    from pd_connector import engineconfig, idle, routes, streaming
+    from pd_connector import door, engineconfig, idle, routes, streaming
 
     streaming.install(logger)
     engineconfig.install(EngineArgs, logger)
     routes.install(_server_router(), logger)
+    door.install(*_input_processor(), logger)
     _prepare_core(logger)
     idle.worker_rest.install(_spin_condition())
     # The stock classes pull without proof; whoever leaves out the module path still gets ours.
@@ -65,6 +66,14 @@ def _server_router() -> Any:
     from vllm.entrypoints.serve.instrumentator.health import router
 
     return router
+
+
+def _input_processor() -> tuple[Any, type[Exception]]:
+    """The class that takes requests in, and the error that the server answers with 400."""
+    from vllm import exceptions
+    from vllm.v1.engine.input_processor import InputProcessor
+
+    return InputProcessor, getattr(exceptions, "VLLMValidationError", ValueError)
 
 
 def _spin_condition() -> Any:

@@ -4,12 +4,13 @@
 """
 
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
 
 from pd_connector.asker import Asker
 from pd_connector.leases import CLAIM_SECONDS
-from pd_connector.peers import forget_older_starts
+from pd_connector.peers import Place, forget_older_starts
 from pd_connector.sidechannel import Question
 
 PATIENCE_SECONDS = 0.003
@@ -26,13 +27,17 @@ class _Asked(NamedTuple):
 class Gate:
     """Holds back the reads of requests until the engine that has the blocks agrees."""
 
-    def __init__(self, worker: Any, asker: Asker) -> None:
+    def __init__(self, worker: Any, asker: Asker, places: Mapping[str, Place]) -> None:
+        """`places` are those of the engines to which the worker is connected."""
         self._worker = worker
         self._asker = asker
+        self._places = places
         self._asked: dict[str, _Asked] = {}
         self._late_after: dict[str, float] = {}
         self._stock_pop = worker._pop_done_transfers
         worker._pop_done_transfers = self._pop_done_transfers
+        self._stock_read = worker._read_blocks_for_req
+        worker._read_blocks_for_req = self._read
 
     def admit(self, receive: dict[str, Any], questions: dict[str, Question]) -> None:
         """`receive` is vLLM's reqs_to_recv of this step: what must wait is taken out, what was agreed to is
@@ -58,10 +63,23 @@ class Gate:
             asked.meta.remote.blocks_expiry_time = None
             receive[request] = asked.meta
             forget_older_starts(self._worker, asked.meta.remote.engine_id)
-            return
+        else:
+            self._refuse(request, asked.meta)
+
+    def _read(self, request: str, meta: Any) -> Any:
+        """vLLM reads over the connection that it has for the engine's id. The engine must have been asked at
+        that connection's place: at another one whoever sent the handle may have answered."""
+        remote = meta.remote
+        known = remote.engine_id in self._worker._remote_agents
+        if known and self._places.get(remote.engine_id) != (remote.host, remote.port):
+            self._late_after.pop(request, None)
+            return self._refuse(request, meta)
+        return self._stock_read(request, meta)
+
+    def _refuse(self, request: str, meta: Any) -> None:
         # Without blocks of its own the request only wanted to have the holder let go; it must not.
-        if any(asked.meta.local_block_ids):
-            self._worker._recving_metadata[request] = asked.meta
+        if any(meta.local_block_ids):
+            self._worker._recving_metadata[request] = meta
             fail(self._worker, request)
 
     def _pop_done_transfers(self, transfers: dict[str, list[int]]) -> Any:

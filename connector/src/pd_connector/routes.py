@@ -7,18 +7,13 @@ GET /pd/leases: the counts. All are for loopback clients, or for who knows the s
 import hmac
 import ipaddress
 import json
-import os
 from collections.abc import Awaitable, Callable
 from logging import Logger
-from pathlib import Path
 from typing import Any
 
 from pd_connector.handle import MOST_LEASE_NAME, MOST_LEASES
+from pd_connector.secretfile import SECRET_FILE, SECRET_FILE_KEY, read_secret
 
-SECRET_FILE = "PD_LEASE_SECRET_FILE"
-"""Environment variable: the file whose content (without white space around it) is the secret."""
-SECRET_FILE_KEY = "pd_lease_secret_file"
-"""The same in `kv_connector_extra_config`; the environment goes first."""
 MOST_BYTES = 128 * 1024
 OPERATIONS = ("renew", "claim", "release")
 UTILITY = "pd_connector_leases"
@@ -31,20 +26,6 @@ class RefusedRequestError(Exception):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status = status
-
-
-def read_secret(configured: str | None) -> bytes | None:
-    """The shared secret, or None where no file is named.
-
-    Raises OSError for a file that cannot be read and ValueError for one that is empty: a secret was meant.
-    """
-    named = os.environ.get(SECRET_FILE) or configured
-    if not named:
-        return None
-    secret = Path(named).read_bytes().strip()
-    if not secret:
-        raise ValueError(f"pd-connector: the lease secret's file is empty: {named}")
-    return secret
 
 
 def check_client(secret: bytes | None, authorization: str | None, host: str | None) -> None:

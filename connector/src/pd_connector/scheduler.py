@@ -17,11 +17,12 @@ from pd_connector.admission import Admitted, Engine, admit
 from pd_connector.asker import Asker
 from pd_connector.engineconfig import AUTO_NOTE
 from pd_connector.greetings import Greetings
-from pd_connector.handle import BLOCKS, LEASE, PROOF, READ, Proof, seal, to_wire
+from pd_connector.handle import BLOCKS, LEASE, PROOF, READ, SIGNATURE, Proof, seal, sign, to_wire
 from pd_connector.leases import BACKSTOP_SECONDS, LeaseBook
 from pd_connector.measure import ReadMeter
 from pd_connector.pressure import Pool, Pressure
 from pd_connector.proof import Context, block_digests, prompt_digest
+from pd_connector.secretfile import SECRET_FILE_KEY, read_secret
 from pd_connector.sidechannel import Question, answering, serving
 from pd_connector.threshold import NEVER
 from pd_connector.versions import RefusedError, require
@@ -80,6 +81,7 @@ class ProvingScheduler(_Stock):  # type: ignore[misc]
             host_buffer=bool(self.use_host_buffer),
             context_parallel=contexts > 1,
             identifier=engine_id,
+            secret=_shared_secret(extra(SECRET_FILE_KEY, None)),
         )
 
     def on_new_request(self, request: Any) -> None:
@@ -229,6 +231,8 @@ class ProvingScheduler(_Stock):  # type: ignore[misc]
         params = request.kv_transfer_params
         if isinstance(params, Admitted):
             return params
+        # They would go to the workers with every new request, which have no use for them.
+        (getattr(request.sampling_params, "extra_args", None) or {}).pop("kv_transfer_params", None)
         if not isinstance(params, dict) or not params:
             request.kv_transfer_params = None
             return None
@@ -293,6 +297,7 @@ class ProvingScheduler(_Stock):  # type: ignore[misc]
         _compact(handle)
         lease = self.book.grant(request.request_id, (), tokens, seal(handle), handoff=True)
         handle[LEASE] = lease.identifier
+        self._sign(handle)
 
     def _hold(self, request: Any, handle: dict[str, Any], tokens: int) -> tuple[bool, dict[str, Any] | None]:
         """Decode's blocks, for a later turn: whole ones only; with none to offer, keep none."""
@@ -321,11 +326,24 @@ class ProvingScheduler(_Stock):  # type: ignore[misc]
         choice = _CHOICE.fullmatch(identifier)
         lease = self.book.grant(identifier, tuple(kept), tokens, seal(handle), choice[2] if choice else None)
         handle[LEASE] = lease.identifier
+        self._sign(handle)
         handle["remote_blocks_expiry_time"] = lease.expiry
         # The book ends the lease, so that no worker lets go of it while a reader is told that it may begin.
         self._reqs_need_send[identifier] = lease.expiry + BACKSTOP_SECONDS
         logger.info("pd-connector: retain request=%s held=%d blocks=%d reason=ok", identifier, tokens, blocks)
         return True, handle
+
+    def _sign(self, handle: dict[str, Any]) -> None:
+        if self._engine.secret is not None:
+            handle[SIGNATURE] = sign(handle, self._engine.secret)
+
+
+def _shared_secret(configured: str | None) -> bytes | None:
+    """Raises RefusedError: without it the engine would trust what it must not, or be trusted by nobody."""
+    try:
+        return read_secret(configured)
+    except (OSError, ValueError) as error:
+        raise RefusedError(f"pd-connector: the engines' secret cannot be read: {error}") from error
 
 
 def _compact(handle: dict[str, Any]) -> None:
