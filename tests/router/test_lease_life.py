@@ -145,6 +145,42 @@ def test_engines_that_refuse_lease_requests_still_serve(own, conversation, statu
     assert [answer.read_tokens for answer in answers] == [0, 32, 32]
 
 
+@pytest.mark.parametrize("path", ["prefill", "decode-local"])
+@both_modes
+def test_releases_go_with_the_next_turn_where_the_routes_are_closed(own, conversation, caplog, path, stream):
+    """Whosever turn it is; the client sees nothing of it."""
+    stage = own(path=path)
+    decode = stage.decodes[0]
+    decode.leases.status = 403
+    for _ in range(2):
+        stage.client.chat(conversation, stream=stream)
+    old, new = lease_of(decode, 0), lease_of(decode, 1)
+    wait_until(lambda: "takes lease requests of its own machine only" in caplog.text)
+    assert decode.leases.held == [old, new]
+    answer = stage.client.chat(f"other-{conversation}", stream=stream)
+    assert answer.status == 200
+    assert b"pd_release" not in answer.body
+    assert decode.seen[2].body["kv_transfer_params"]["pd_release"] == [old]
+    assert decode.leases.held == [new, lease_of(decode, 2)]
+    wait_until(lambda: stage.client.metric("pd_router_leases_total", event="handed_on") == 1)
+    stage.client.chat(f"third-{conversation}", stream=stream)
+    assert "pd_release" not in decode.seen[3].body["kv_transfer_params"]
+
+
+def test_a_request_without_parameters_takes_no_releases_along(own, conversation, caplog):
+    """Nothing of it differs from what its client sent."""
+    stage = own(path="decode-local")
+    decode = stage.decodes[0]
+    decode.leases.status = 403
+    for _ in range(2):
+        stage.client.chat(conversation)
+    wait_until(lambda: "takes lease requests of its own machine only" in caplog.text)
+    stage.client.chat(n=2)
+    assert "kv_transfer_params" not in decode.seen[2].body
+    stage.client.chat(f"other-{conversation}")
+    assert decode.seen[3].body["kv_transfer_params"]["pd_release"] == [lease_of(decode, 0)]
+
+
 def test_last_releases_are_sent_before_the_router_ends(bare, start_router, conversation, tmp_path):
     decode = bare.decodes[0]
     with start_router(bare.urls[:1], bare.urls[1:], tmp_path / "access.log", path="prefill") as client:

@@ -182,8 +182,8 @@ def _router_arguments(settings: Deployment, folder: RunFolder) -> tuple[str, ...
 
 
 def _lease_secret(settings: Deployment, role: Role) -> tuple[tuple[str, str], ...]:
-    """Decode's lease routes want it, and all engines sign their handles with it. A variable of the same name in
-    the leg's `env` goes first."""
+    """Decode's lease routes want it, and all engines sign their handles with it. A variable of the same name
+    in the leg's `env` goes first."""
     file = settings.router.lease_secret_file
     given = "PD_LEASE_SECRET_FILE" in leg_of(settings, role).env
     return (("PD_LEASE_SECRET_FILE", str(file)),) if file and not given else ()

@@ -95,13 +95,16 @@ class DecodeLeg:
     async def _open(self, leg: Leg, params: dict[str, Any] | None) -> EngineStream:
         config, facts = self._state.config, self._facts
         alone = params is None
+        retain = self._retains(leg, alone)
+        # A request that goes without parameters otherwise is left without.
+        release = [] if alone and not retain else self._state.leases.take_in_band(leg)
         self._must_arrive = not alone
         try:
             return await self._state.client.open(
                 leg,
                 facts.endpoint,
                 self._headers,
-                bodies.decode_body(facts, params, retain=self._retains(leg, alone)),
+                bodies.decode_body(facts, params, retain=retain, release=release),
                 silence_s=config.stall_timeout_s if facts.stream else config.answer_timeout_s,
                 on_sent=self._arrived,
                 # A second pull of blocks without a lease could find other tokens in them.

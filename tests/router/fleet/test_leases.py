@@ -376,7 +376,6 @@ async def test_a_leg_that_takes_no_lease_requests_is_left_alone_until_it_was_awa
         keeper.release(decode, name)
         await sent(keeper)
     assert len(engines.asked) == 1
-    assert keeper.counts == LeaseCounts(failed=3000)
     assert len(caplog.records) == 1
     assert said in caplog.text
     assert f"answered {status}" in caplog.text
@@ -391,6 +390,33 @@ async def test_a_leg_that_takes_no_lease_requests_is_left_alone_until_it_was_awa
     keeper.claim(decode, "e")
     await sent(keeper)
     assert keeper.counts.claimed == 1
+
+
+async def test_releases_that_the_routes_do_not_take_wait_for_a_request(keeper, engines, decode):
+    engines.says["http://d:1", "/pd/leases/release"] = 403
+    names = [f"r{number}" for number in range(3000)]
+    keeper.release(decode, *names)
+    assert keeper.take_in_band(decode) == [], "it is not known yet"
+    await sent(keeper)
+    assert keeper.counts == LeaseCounts(failed=3000 - MOST_NAMES), "no engine takes more with one request"
+    assert keeper.take_in_band(decode) == names[:MOST_NAMES]
+    keeper.release(decode, "a", "b", "not a lease")
+    keeper.release(decode, "a")
+    assert keeper.take_in_band(decode) == ["a", "b"]
+    assert keeper.take_in_band(decode) == []
+    assert keeper.counts == LeaseCounts(failed=3001 - MOST_NAMES, handed_on=MOST_NAMES + 2)
+
+
+async def test_only_releases_go_in_band_and_only_to_their_engine(keeper, engines, decode):
+    engines.says["http://d:1", "/pd/leases/claim"] = 403
+    keeper.claim(decode, "a")
+    await sent(keeper)
+    keeper.claim(decode, "b")
+    keeper.release(decode, "c")
+    assert keeper.take_in_band(Leg("decode", "http://d:2")) == []
+    keeper.forget_leg(decode)
+    assert keeper.take_in_band(decode) == [], "another engine knows nothing of it"
+    assert keeper.counts == LeaseCounts(failed=1)
 
 
 async def test_leases_of_a_leg_without_routes_run_out_by_themselves(keeper, engines, decode, clock, lost):

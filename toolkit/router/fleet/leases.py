@@ -48,13 +48,15 @@ class LeaseCounts:
     """What became of the names asked about.
 
     refused: claims of leases that had ended or that another turn has. ended: releases that came too late.
-    lost: held leases that ended before anybody came back. failed: not delivered, or not answered for.
+    handed_on: releases that went out with a request. lost: held leases that ended before anybody came back.
+    failed: not delivered, or not answered for.
     """
 
     claimed: int = 0
     refused: int = 0
     released: int = 0
     ended: int = 0
+    handed_on: int = 0
     renewed: int = 0
     lost: int = 0
     failed: int = 0
@@ -71,7 +73,8 @@ class _Kept:
 
 @dataclass(slots=True)
 class _Desk:
-    """What is to be asked of one leg. `closed_in`: the leg's `returns` when it would not take requests."""
+    """What is to be asked of one leg. `closed_in`: the leg's `returns` when it would not take requests; from
+    then on its releases wait in `in_band` for a request that takes them along."""
 
     leg: Leg
     waiting: dict[Operation, dict[str, int]] = field(
@@ -79,6 +82,7 @@ class _Desk:
     )
     senders: dict[Operation, asyncio.Task[None]] = field(default_factory=dict)
     kept: dict[str, _Kept] = field(default_factory=dict)
+    in_band: dict[str, None] = field(default_factory=dict)
     closed_in: int | None = None
     troubled: bool = False
 
@@ -144,6 +148,15 @@ class LeaseKeeper:
             self.forget(leg, lease)
             desk.waiting["claim"].pop(lease, None)
         self._ask_soon(leg, "release", leases)
+
+    def take_in_band(self, leg: Leg) -> list[str]:
+        """Leases that the next request to this leg shall let go of, its lease routes being closed."""
+        desk = self._desks.get(leg)
+        if desk is None or not desk.in_band:
+            return []
+        taken, desk.in_band = list(desk.in_band), {}
+        self.counts.handed_on += len(taken)
+        return taken
 
     def keep(self, leg: Leg, lease: str, *, age_s: float = 0.0) -> None:
         """Renews the lease when half of its time is over, until it is `hold_s` old.
@@ -227,6 +240,8 @@ class LeaseKeeper:
     def _ask_soon(self, leg: Leg, operation: Operation, leases: Iterable[str]) -> None:
         desk = self._desk(leg)
         if desk.closed:
+            if operation == "release":
+                self._hand_on(desk, leases)
             return
         waiting = desk.waiting[operation]
         for lease in leases:
@@ -237,6 +252,14 @@ class LeaseKeeper:
                 self.counts.failed += 1
         if waiting and operation not in desk.senders:
             desk.senders[operation] = asyncio.create_task(self._send(desk, operation))
+
+    def _hand_on(self, desk: _Desk, leases: Iterable[str]) -> None:
+        """The engine takes no more with one request; what is left over ends by its time."""
+        for lease in leases:
+            if len(desk.in_band) < MOST_NAMES and _NAME.fullmatch(lease):
+                desk.in_band[lease] = None
+            else:
+                self.counts.failed += 1
 
     async def _send(self, desk: _Desk, operation: Operation) -> None:
         waiting = desk.waiting[operation]
@@ -250,12 +273,17 @@ class LeaseKeeper:
                 answers = await self._ask(desk, operation, batch)
                 if answers is not None:
                     self._note(desk, operation, batch, answers)
-                elif operation == "release" and not desk.closed:
-                    await self._again(waiting, batch)
-                else:
+                elif operation != "release":
                     self.counts.failed += len(batch)
+                elif desk.closed:
+                    self._hand_on(desk, batch)
+                else:
+                    await self._again(waiting, batch)
                 batch = {}
-            self.counts.failed += len(waiting)
+            if operation == "release":
+                self._hand_on(desk, waiting)
+            else:
+                self.counts.failed += len(waiting)
             waiting.clear()
         finally:
             del desk.senders[operation]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -31,7 +31,9 @@ def prefill_body(facts: Facts, handle: Mapping[str, Any] | None) -> list[bytes |
     return _pieces(members, facts.large)
 
 
-def decode_body(facts: Facts, params: Mapping[str, Any] | None, *, retain: bool) -> list[bytes | memoryview]:
+def decode_body(
+    facts: Facts, params: Mapping[str, Any] | None, *, retain: bool, release: Sequence[str] = ()
+) -> list[bytes | memoryview]:
     """The client's request to decode.
 
     Args:
@@ -39,6 +41,7 @@ def decode_body(facts: Facts, params: Mapping[str, Any] | None, *, retain: bool)
         retain: somebody comes back for this turn's blocks. Not asked for where the answer could not name
             them, or would name those of one sequence of several. Without prefill's parameters only an engine
             with our connector may be asked: a stock one that gets any parameters keeps the blocks for good.
+        release: leases of this engine of which nobody comes back for the blocks.
     """
     keep = retain and facts.transferable and facts.tells_handle
     wanted: dict[str, Any] = {}
@@ -51,6 +54,8 @@ def decode_body(facts: Facts, params: Mapping[str, Any] | None, *, retain: bool)
             wanted.pop("prompt_token_ids", None)
         if not keep:
             wanted["pd_retain"] = False
+    if release:
+        wanted["pd_release"] = release
     return _pieces({**facts.members, "kv_transfer_params": wanted} if wanted else facts.members, facts.large)
 
 
