@@ -334,3 +334,16 @@ def test_a_signature_is_worth_nothing_under_another_secret() -> None:
 
 def test_an_engine_does_not_show_its_secret() -> None:
     assert "engines share" not in repr(GUARDED)
+
+
+@BOTH
+def test_nothing_is_unpacked_for_nothing(make: Any) -> None:
+    """A text of 87 kB may hold four million ids: that would hold up every other request."""
+    giant = "AABAAA" + "A" * 87_378
+    unsigned = make(remote_block_ids=[[]], pd_blocks=[giant])
+    assert reason(admit(unsigned, HISTORY, CONTEXT, GUARDED)) == "unsigned"
+    assert reason(admit(make(pd_blocks=[giant] * 2), HISTORY, CONTEXT, ENGINE)) == "other-groups"
+    small = dataclasses.replace(ENGINE, most_tokens=4)
+    assert reason(admit(make(pd_blocks=[giant]), HISTORY, CONTEXT, small)) == "pd_blocks"
+    assert reason(admit(make(pd_blocks=[pack(range(5))]), HISTORY, CONTEXT, small)) == "pd_blocks"
+    assert reason(admit(make(remote_block_ids=[[1] * 5]), HISTORY, CONTEXT, small)) == "remote_block_ids"

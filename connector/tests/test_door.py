@@ -2,12 +2,13 @@
 
 import json
 import logging
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pd_connector.door import MOST_LEVELS, check, install
+from pd_connector.door import MOST_LEVELS, MOST_VALUES, check, install
 
 HANDLE = {
     "do_remote_decode": True,
@@ -54,6 +55,18 @@ def test_what_cannot_be_carried_is_said(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said) as caught:
         check(json.loads(text))
     assert "kv_transfer_params" in str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["ids", "groups", "members"])
+def test_values_are_counted(how: str) -> None:
+    make: dict[str, Callable[[int], Any]] = {
+        "ids": lambda count: {"a": [list(range(count))]},
+        "groups": lambda count: {"a": [[]] * count},
+        "members": lambda count: {str(number): 1 for number in range(count // 2)},
+    }
+    check(make[how](MOST_VALUES))
+    with pytest.raises(ValueError, match=f"more than {MOST_VALUES} values"):
+        check(make[how](MOST_VALUES + 2))
 
 
 def test_vllms_processor_is_given_only_what_passes() -> None:

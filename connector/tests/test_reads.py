@@ -229,3 +229,22 @@ def test_an_engine_that_is_not_known_is_greeted_where_the_handle_says(gate: Gate
     """The handshake itself checks who is there."""
     worker._read_blocks_for_req("new", meta(1, engine="e+00000002", host="elsewhere"))
     assert worker.read == ["new"]
+
+
+def test_a_request_that_only_lets_go_leaves_nothing_behind(gate: Gate, worker: Any) -> None:
+    """vLLM until 0.31 keeps its note of it, and an earlier start of the engine would be taken for used."""
+    worker._remote_agents["d+00000001"] = "agents"
+    for request, done in (("there", meta()), ("elsewhere", meta(port=9)), ("reads", meta(1))):
+        worker._recving_metadata[request] = done
+        worker._read_blocks_for_req(request, done)
+    assert list(worker._recving_metadata) == ["reads"]
+    assert worker.read == ["there", "reads"]
+    assert worker.failed == []
+
+
+def test_the_failed_handshake_of_such_a_request_is_no_failed_read(gate: Gate, worker: Any) -> None:
+    worker._recving_metadata = {"lets go": meta(), "reads": meta(1)}
+    for request in ("lets go", "reads"):
+        worker._handle_failed_transfer(request, None)
+    assert worker.failed == ["reads"]
+    assert list(worker._recving_metadata) == ["reads"]

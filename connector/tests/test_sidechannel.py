@@ -1,16 +1,19 @@
 """Questions and answers between engines, over real sockets."""
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 import pytest
 
+msgspec = pytest.importorskip("msgspec")
 zmq = pytest.importorskip("zmq")
 
-from pd_connector.asker import ANSWER_SECONDS, Asker  # noqa: E402
+from pd_connector import asker as asker_module  # noqa: E402
+from pd_connector.asker import ANSWER_SECONDS, MOST_LINES, Asker, Line, Lines  # noqa: E402
 from pd_connector.sidechannel import MARK, AnsweringSocket, Question, answering, serving  # noqa: E402
 
 
@@ -22,12 +25,20 @@ def stock_socket(kind: Any, path: str) -> Iterator[Any]:
         yield socket
 
 
+RANKS = {(0, 0): "metadata", (0, 1): "more", 2: "of vLLM until 0.23"}
+
+
+def greeting(*parts: object) -> bytes:
+    """A handshake as vLLM sends it: a word and a rank."""
+    return bytes(msgspec.msgpack.encode(parts))
+
+
 class Holder:
     """An engine's listener: questions are answered beside whatever else comes."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, str]] = []
-        self.passed: list[bytes] = []
+        self.passed: list[object] = []
         self.port = 0
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._listen, daemon=True)
@@ -40,7 +51,7 @@ class Holder:
     def __exit__(self, *_: object) -> None:
         with zmq.Context() as context, context.socket(zmq.REQ) as socket:
             socket.connect(f"tcp://127.0.0.1:{self.port}")
-            socket.send(b"end")
+            socket.send(greeting(b"end", 0, 0))
             assert socket.recv() == b"stock"
         self._thread.join(5)
 
@@ -50,13 +61,13 @@ class Holder:
 
     def _listen(self) -> None:
         opener = answering(answering(stock_socket))
-        with serving(self._answer), opener(zmq.ROUTER, "tcp://127.0.0.1:*") as socket:
+        with serving(self._answer, RANKS), opener(zmq.ROUTER, "tcp://127.0.0.1:*") as socket:
             assert isinstance(socket, AnsweringSocket)
             self.port = int(socket.getsockopt(zmq.LAST_ENDPOINT).rsplit(b":", 1)[1])
             self._ready.set()
-            while b"end" not in self.passed:
+            while [b"end", 0, 0] not in self.passed:
                 identity, _, message = socket.recv_multipart()
-                self.passed.append(message)
+                self.passed.append(msgspec.msgpack.decode(message))
                 socket.send_multipart((identity, b"", b"stock"))
 
 
@@ -160,3 +171,93 @@ def test_a_socket_of_another_thread_is_left_alone() -> None:
 def test_without_a_lease_nobody_is_asked(holder: Holder, asker: Asker) -> None:
     assert not asker.ask(Question("127.0.0.1", holder.port, "", "r", "s")).result(0)
     assert holder.asked == []
+
+
+@pytest.mark.parametrize("message", [greeting(b"meta", 0, 1), greeting(b"meta", 2)])
+def test_a_handshake_is_the_listeners(holder: Holder, message: bytes) -> None:
+    with zmq.Context() as context, context.socket(zmq.REQ) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(f"tcp://127.0.0.1:{holder.port}")
+        socket.send(message)
+        assert socket.recv() == b"stock"
+    assert holder.passed == [msgspec.msgpack.decode(message)]
+
+
+ODD = {
+    "empty": b"",
+    "no-msgpack": b"\xc1\xff",
+    "cut-off": greeting(b"meta", 0, 0)[:-1],
+    "number": msgspec.msgpack.encode(5),
+    "nothing": msgspec.msgpack.encode(None),
+    "no-rank": greeting(b"meta"),
+    "unknown-rank": greeting(b"meta", 0, 7),
+    "one-rank-too-many": greeting(b"meta", 0, 0, 0),
+    "rank-of-a-list": greeting(b"meta", [0], 0),
+    "rank-of-an-object": greeting(b"meta", {"a": 1}),
+    "no-word": greeting(5, 0, 0),
+    "object": msgspec.msgpack.encode({"a": 1, "b": 2, "c": 3}),
+    "deep": b"\x91" * 100_000,
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_what_would_end_vllms_listener_is_dropped(holder: Holder, asker: Asker, case: str) -> None:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(f"tcp://127.0.0.1:{holder.port}")
+        socket.send_multipart((b"", ODD[case]))
+        assert asker.ask(Question("127.0.0.1", holder.port, "good", "r", "s")).result(5)
+        assert not socket.poll(100)
+    assert holder.passed == []
+
+
+def test_lines_that_nobody_uses_are_closed(holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each costs a socket, of which ZeroMQ has a bounded number."""
+    monkeypatch.setattr(asker_module, "IDLE_SECONDS", 0.2)
+    lines, bell = Lines(), os.pipe2(os.O_NONBLOCK)[0]
+    for _ in range(2):
+        answer: Future[bool] = Future()
+        lines.send(Question("127.0.0.1", holder.port, "good", "r", "s"), answer)
+        while not answer.done():
+            lines.wait(bell)
+        assert answer.result()
+        assert len(lines) == 1
+        lines.wait(bell)
+        assert len(lines) == 0
+
+
+def test_there_are_so_many_lines_at_most() -> None:
+    """The longest unused goes; its questions get a no at once."""
+    lines = Lines()
+    answers: list[Future[bool]] = [Future() for _ in range(MOST_LINES + 1)]
+    with silent_engine() as port:
+        for number, answer in enumerate(answers):
+            # All are this machine.
+            lines.send(Question(f"127.0.0.{number + 1}", port, "good", "r", "s"), answer)
+        assert len(lines) == MOST_LINES
+        assert answers[0].result(0) is False
+        assert not any(answer.done() for answer in answers[1:])
+        lines.close()
+    assert not any(answer.result(0) for answer in answers)
+
+
+def test_an_engine_that_talks_without_end_holds_up_nobody() -> None:
+    """Its own question is looked at in between, and has its time."""
+
+    class Talker:
+        """In place of a socket whose peer is faster than its reader."""
+
+        read = 0
+
+        def poll(self, timeout: int) -> bool:
+            return True
+
+        def recv_multipart(self, flags: int) -> list[bytes]:
+            self.read += 1
+            return [b"no number", b"1"]
+
+    line = Line("127.0.0.1")
+    line.socket.close()
+    line.socket = talker = Talker()
+    line.receive()
+    assert 0 < talker.read < 1000

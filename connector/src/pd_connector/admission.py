@@ -36,6 +36,8 @@ class Engine:
     bidirectional: bool
     decodes: bool = True
     """False for a prefill engine (`kv_role` kv_producer), which never keeps blocks for a later turn."""
+    most_tokens: int = 1 << 20
+    """Of a prompt and its answer; a block has one at least."""
     groups: int = 1
     """KV cache groups of the model; more than one is a hybrid model."""
     plain_attention: bool = True
@@ -207,14 +209,13 @@ def _read_handle(event: str, params: Admitted, engine: Engine) -> Handle | Decis
     """The handle; or, where it is of no use, the decision to take nothing, its members forgotten."""
     held = 0
     try:
-        handle = Handle.of(params)
+        # First: whatever else is looked at costs work.
+        if engine.secret is not None and not is_signed(params, engine.secret):
+            raise HandleError("unsigned")
+        handle = Handle.of(params, engine.groups, engine.most_tokens)
         held = handle.tokens
         if params["remote_engine_id"] == engine.identifier:
             raise HandleError("own-engine")
-        if engine.secret is not None and not is_signed(params, engine.secret):
-            raise HandleError("unsigned")
-        if len(handle.groups) != engine.groups:
-            raise HandleError("other-groups")
         params.source = Source(handle.lease, seal(params))
     except HandleError as error:
         _forget_remote(params)

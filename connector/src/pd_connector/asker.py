@@ -8,6 +8,7 @@ import math
 import os
 import threading
 import time
+from collections import OrderedDict
 from concurrent.futures import Future
 from queue import SimpleQueue
 
@@ -15,6 +16,12 @@ from pd_connector.sidechannel import Question
 
 ANSWER_SECONDS = 2.0
 """An engine that does not answer within this time is taken for dead."""
+IDLE_SECONDS = 60.0
+"""A connection over which nothing was asked for so long is closed."""
+MOST_LINES = 128
+"""Connections at the same time; there are not so many engines, and ZeroMQ has a bound as well."""
+_MOST_AT_ONCE = 64
+"""Answers taken from one engine before the others have their turn."""
 
 
 class Asker:
@@ -82,6 +89,7 @@ class Line:
         self.socket.setsockopt(zmq.IPV6, ":" in host)
         self.open: dict[bytes, tuple[float, Future[bool]]] = {}
         self._asked = 0
+        self._last = time.monotonic()
 
     def connect(self, host: str, port: int) -> None:
         """Raises zmq.ZMQError."""
@@ -93,7 +101,8 @@ class Line:
 
         self._asked += 1
         number = str(self._asked).encode()
-        self.open[number] = time.monotonic() + ANSWER_SECONDS, answer
+        self._last = time.monotonic()
+        self.open[number] = self._last + ANSWER_SECONDS, answer
         # The number comes back with the answer: an engine that was restarted has lost what was asked before.
         self.socket.send_multipart((number, b"", question.message()), zmq.NOBLOCK)
 
@@ -101,14 +110,16 @@ class Line:
         """Raises zmq.ZMQError."""
         import zmq
 
-        while self.socket.poll(0):
+        for _ in range(_MOST_AT_ONCE):
+            if not self.socket.poll(0):
+                return
             frames = self.socket.recv_multipart(zmq.NOBLOCK)
             if frames[0] in self.open:
                 self.open.pop(frames[0])[1].set_result(frames[-1] == b"1")
 
     def deadline(self) -> float:
-        """When the engine will have been silent for too long."""
-        return next(iter(self.open.values()))[0] if self.open else math.inf
+        """When the engine will have been silent, or the line unused, for too long."""
+        return next(iter(self.open.values()))[0] if self.open else self._last + IDLE_SECONDS
 
     def hang_up(self) -> None:
         self.socket.close(linger=0)
@@ -118,10 +129,11 @@ class Line:
 
 
 class Lines:
-    """The lines to all engines; a line whose engine is silent for too long, or broken, is hung up."""
+    """The lines to all engines, the longest unused first; one whose engine is silent for too long, that is
+    broken or not used any more is hung up."""
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[str, int], Line] = {}
+        self._lines: OrderedDict[tuple[str, int], Line] = OrderedDict()
 
     def wait(self, bell: int) -> None:
         """Until the bell rings, an answer comes or an engine was silent for too long."""
@@ -150,14 +162,20 @@ class Lines:
         place = (question.host, question.port)
         try:
             if place not in self._lines:
+                if len(self._lines) >= MOST_LINES:
+                    self._hang_up(next(iter(self._lines)))
                 self._lines[place] = Line(question.host)
                 self._lines[place].connect(*place)
+            self._lines.move_to_end(place)
             self._lines[place].send(question, answer)
         except (zmq.ZMQError, ValueError):
             # ValueError: no socket takes such a name.
             self._hang_up(place)
             if not answer.done():
                 answer.set_result(False)
+
+    def __len__(self) -> int:
+        return len(self._lines)
 
     def close(self) -> None:
         for place in list(self._lines):

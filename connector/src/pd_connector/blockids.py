@@ -32,14 +32,14 @@ def pack(ids: Sequence[int]) -> str:
     return base64.b64encode(b"".join(parts)).decode()
 
 
-def unpack(text: str) -> list[int]:
-    """The reverse; raises ValueError for anything that `pack` cannot have made."""
+def unpack(text: str, most: int = MOST_IDS) -> list[int]:
+    """The reverse; raises ValueError for what `pack` cannot have made, and for more than `most` ids."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise ValueError("not base64") from error
     count, place = int.from_bytes(data[:4], "little"), 4
-    if len(data) < 4 or count > MOST_IDS or count > len(data) * _FRAME:
+    if len(data) < 4 or count > most or count > len(data) * _FRAME:
         raise ValueError("not a list of block ids")
     ids: list[int] = []
     while len(ids) < count:

@@ -44,6 +44,7 @@ class NixlConnector(nixl.NixlConnector):  # type: ignore[misc]
                     "_pop_done_transfers",
                     "_nixl_handshake",
                     "_read_blocks_for_req",
+                    "_handle_failed_transfer",
                 ],
             )
             worker.xfer_stats = metrics.Stats()

@@ -13,6 +13,8 @@ from typing import Any
 
 MOST_LEVELS = 16
 """Of lists and objects within each other; a handle has three."""
+MOST_VALUES = 1 << 18
+"""On one level. A handle of a million tokens that lists its blocks has a quarter of it."""
 _WIDEST = range(-(1 << 63), 1 << 64)
 
 
@@ -23,6 +25,8 @@ def check(params: object) -> None:
         level = [part for value in level for part in _parts(value)]
         if not level:
             return
+        if len(level) > MOST_VALUES:
+            raise ValueError(f"kv_transfer_params has more than {MOST_VALUES} values")
     raise ValueError(f"kv_transfer_params has more than {MOST_LEVELS} lists or objects within each other")
 
 

@@ -50,7 +50,6 @@ _SIGNED = (*_SEALED, LEASE, "remote_host", "remote_port")
 MOST_LEASES = 1024
 MOST_LEASE_NAME = 64
 MOST_RANKS = 4096
-MOST_GROUPS = 256
 """More of any is no engine and no router, only work."""
 
 
@@ -68,8 +67,9 @@ class Handle:
     """Empty where there is none: then nothing is read."""
 
     @classmethod
-    def of(cls, params: Mapping[str, Any]) -> "Handle":
-        """Raises HandleError naming the first member that is missing or malformed."""
+    def of(cls, params: Mapping[str, Any], groups: int, most: int) -> "Handle":
+        """Raises HandleError naming the first member that is missing or malformed. A handle of another number
+        of groups is not unpacked, nor is a group of more than `most` blocks: that is work for nothing."""
         for name in ("remote_engine_id", "remote_request_id", "remote_host"):
             if not isinstance(params.get(name), str) or not params[name]:
                 raise HandleError(name)
@@ -81,32 +81,32 @@ class Handle:
         expiry = params.get("remote_blocks_expiry_time")
         if expiry is not None and (isinstance(expiry, bool) or not isinstance(expiry, int | float)):
             raise HandleError("remote_blocks_expiry_time")
-        groups = _groups(params)
+        blocks = _blocks(params, groups, most)
         tokens = params.get("remote_num_tokens")
         if not _is_count(tokens) or tokens >= 1 << blockids.ID_BITS:
             raise HandleError("remote_num_tokens")
         lease = params.get(LEASE, "")
         if not isinstance(lease, str) or len(lease) > MOST_LEASE_NAME:
             raise HandleError(LEASE)
-        return cls(groups, tokens, lease)
+        return cls(blocks, tokens, lease)
 
 
-def _groups(params: Mapping[str, Any]) -> list[list[int]]:
-    packed = params.get(BLOCKS)
-    if packed is not None:
-        if not isinstance(packed, list | tuple) or not packed or len(packed) > MOST_GROUPS:
-            raise HandleError(BLOCKS)
+def _blocks(params: Mapping[str, Any], groups: int, most: int) -> list[list[int]]:
+    name = BLOCKS if params.get(BLOCKS) is not None else "remote_block_ids"
+    found = params.get(name)
+    if not isinstance(found, list | tuple) or not found:
+        raise HandleError(name)
+    if len(found) != groups:
+        raise HandleError("other-groups")
+    if name == BLOCKS:
         try:
-            return [blockids.unpack(text) for text in packed]
+            return [blockids.unpack(text, most) for text in found]
         except (ValueError, TypeError) as error:
-            raise HandleError(BLOCKS) from error
-    groups = params.get("remote_block_ids")
-    if not isinstance(groups, list | tuple) or not groups:
-        raise HandleError("remote_block_ids")
-    for group in groups:
-        if not isinstance(group, list | tuple) or not all(map(_is_block_id, group)):
-            raise HandleError("remote_block_ids")
-    return [list(group) for group in groups]
+            raise HandleError(name) from error
+    for group in found:
+        if not isinstance(group, list | tuple) or len(group) > most or not all(map(_is_block_id, group)):
+            raise HandleError(name)
+    return [list(group) for group in found]
 
 
 def seal(params: Mapping[str, Any]) -> str:

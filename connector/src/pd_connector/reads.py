@@ -38,6 +38,8 @@ class Gate:
         worker._pop_done_transfers = self._pop_done_transfers
         self._stock_read = worker._read_blocks_for_req
         worker._read_blocks_for_req = self._read
+        self._stock_failed = worker._handle_failed_transfer
+        worker._handle_failed_transfer = self._failed
 
     def admit(self, receive: dict[str, Any], questions: dict[str, Question]) -> None:
         """`receive` is vLLM's reqs_to_recv of this step: what must wait is taken out, what was agreed to is
@@ -74,13 +76,30 @@ class Gate:
         if known and self._places.get(remote.engine_id) != (remote.host, remote.port):
             self._late_after.pop(request, None)
             return self._refuse(request, meta)
-        return self._stock_read(request, meta)
+        answer = self._stock_read(request, meta)
+        if known:
+            self._forget_release(request)
+        return answer
+
+    def _failed(self, request: str, *args: Any, **kwargs: Any) -> Any:
+        # vLLM until 0.31 looks for the blocks of such a request, and ends in an IndexError.
+        return None if self._forget_release(request) else self._stock_failed(request, *args, **kwargs)
+
+    def _forget_release(self, request: str) -> bool:
+        """One that only wanted the holder to let go is done; vLLM until 0.31 would remember it for good."""
+        meta = self._worker._recving_metadata.get(request)
+        if meta is None or any(meta.local_block_ids):
+            return False
+        self._worker._recving_metadata.pop(request, None)
+        return True
 
     def _refuse(self, request: str, meta: Any) -> None:
         # Without blocks of its own the request only wanted to have the holder let go; it must not.
         if any(meta.local_block_ids):
             self._worker._recving_metadata[request] = meta
             fail(self._worker, request)
+        else:
+            self._worker._recving_metadata.pop(request, None)
 
     def _pop_done_transfers(self, transfers: dict[str, list[int]]) -> Any:
         """What vLLM answers: the requests that are done, from 0.32 on a pair with those that failed."""

@@ -82,6 +82,7 @@ class ProvingScheduler(_Stock):  # type: ignore[misc]
             context_parallel=contexts > 1,
             identifier=engine_id,
             secret=_shared_secret(extra(SECRET_FILE_KEY, None)),
+            most_tokens=vllm_config.model_config.max_model_len,
         )
 
     def on_new_request(self, request: Any) -> None:
@@ -283,10 +284,10 @@ class ProvingScheduler(_Stock):  # type: ignore[misc]
             params.source.seal,
         )
 
-    def _nixl_handshake_listener(self, *args: Any, **kwargs: Any) -> None:
-        """The thread that serves handshakes; it answers readers as well."""
-        with serving(self.book.begin_read):
-            _Stock._nixl_handshake_listener(*args, **kwargs)
+    def _nixl_handshake_listener(self, encoded_data: dict[Any, Any], *args: Any, **kwargs: Any) -> None:
+        """The thread that serves handshakes, by rank; it answers readers as well."""
+        with serving(self.book.begin_read, encoded_data.keys()):
+            _Stock._nixl_handshake_listener(encoded_data, *args, **kwargs)
 
     def _hand_off(self, request: Any, handle: dict[str, Any], tokens: int) -> None:
         """Prefill's blocks, for the decode engine's pull of exactly this prompt."""
