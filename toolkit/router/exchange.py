@@ -9,8 +9,8 @@ from typing import Any
 from toolkit.router.call import Call
 from toolkit.router.decode_leg import DecodeLeg
 from toolkit.router.fleet.legs import Leg, Pool
+from toolkit.router.memory.conversation import Found
 from toolkit.router.memory.handle import Handle
-from toolkit.router.memory.records import Found
 from toolkit.router.outcome import PassOn, unanswered
 from toolkit.router.paths.choice import Choice, Path, Reason, Turn, choose
 from toolkit.router.prefill_leg import prefill
