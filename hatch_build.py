@@ -5,6 +5,7 @@ mypyc compiles a copy outside the source tree: an extension module beside an edi
 
 from __future__ import annotations
 
+import re
 import shutil
 from contextlib import chdir
 from pathlib import Path
@@ -15,6 +16,9 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 # The modules are checked by `make lint`; here their types only steer what is made of them.
 _MYPY = ("--config-file=", "--follow-imports=silent", "--ignore-missing-imports")
+# At the beginning of a line: not of a class. mypyc 2.4 loses a Final tuple of floats.
+_CONSTANT = re.compile(r"^(_?[A-Z][A-Z0-9_]+) =(?! \()", re.MULTILINE)
+_TYPED_CONSTANT = re.compile(r"^(_?[A-Z][A-Z0-9_]+): (?!Final)([^=\n]+) =", re.MULTILINE)
 
 
 class CompiledRouter(BuildHookInterface[Any]):
@@ -48,7 +52,7 @@ def _compiled(root: Path, patterns: list[str], folder: Path) -> list[Path]:
         found = {path for pattern in patterns for path in Path().glob(pattern) if path.name != "__init__.py"}
         modules = [str(path) for path in sorted(found)]
         for module in modules:
-            _without_slots(Path(module))
+            Path(module).write_text(_fit(Path(module).read_text()))
         extensions = mypycify(
             [*_MYPY, "--cache-dir=cache", *modules],
             opt_level="3",
@@ -62,6 +66,12 @@ def _compiled(root: Path, patterns: list[str], folder: Path) -> list[Path]:
         return sorted(path for path in Path("lib").rglob("*") if path.is_file())
 
 
-def _without_slots(module: Path) -> None:
-    """`slots=True` replaces the class, which a native one does not survive; it has no __dict__ anyway."""
-    module.write_text(module.read_text().replace("slots=True", "slots=False"))
+def _fit(source: str) -> str:
+    """The source as mypyc wants it, each line where it was.
+
+    Slots make `dataclass` replace the class, which a native one does not survive; it has no __dict__ without
+    them. A constant that is Final is not looked up in the module's dictionary.
+    """
+    source = _CONSTANT.sub(r"\1: Final =", source.replace("slots=True", "slots=False"))
+    source = _TYPED_CONSTANT.sub(r"\1: Final[\2] =", source)
+    return source.replace("import annotations\n", "import annotations; from typing import Final\n", 1)
