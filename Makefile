@@ -6,6 +6,8 @@ FAST = not slurm and not engine and not slow and not aws and not browser
 NEWEST_VLLM = 0.32.0
 NEWEST_TESTS = edits leases malformed proof readback restart streams versions
 CONNECTOR_TEST_TOOLS = pytest pytest-timeout hypothesis
+# Its figures are of interpreted objects.
+INTERPRETED_ONLY = --deselect tests/router/memory/test_memory.py::test_bytes_are_what_is_allocated
 PIP_QUIETLY = -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help install compiled engine engine-newest demo demo-aws test test-fast bench-router lint golden clean
@@ -39,8 +41,9 @@ demo: install  ## the whole path on this machine, from nothing to a verdict
 demo-aws: install  ## provisioning from image to clean-up, against a simulated AWS
 	.venv/bin/python -m toolkit.testing.aws.demo
 
-test: engine engine-newest  ## every test, with a real Slurm, real engines, the real pcluster
+test: compiled engine engine-newest  ## every test, with a real Slurm, real engines, the real pcluster
 	.venv/bin/python -m pytest -n auto --dist loadfile -m "not slurm and not engine"
+	.venv-compiled/bin/pytest --compiled -n auto --dist loadfile -m "not slow and not engine" tests/router $(INTERPRETED_ONLY)
 	.venv/bin/python -m pytest -m "slurm or engine"
 	.venv-engine-newest/bin/python $(PIP_QUIETLY) $(CONNECTOR_TEST_TOOLS)
 	.venv-engine-newest/bin/python -m pytest $(NEWEST_TESTS:%=connector/tests/test_%.py)

@@ -79,7 +79,7 @@ class Exchange:
             self._handle = state.conversations.take(self._found)
             if self._handle is None:
                 choice = Choice(Path.PREFILL, Reason.NO_HANDLE)
-        record.path, record.reason = choice.path.value, choice.reason.value
+        record.path, record.reason = str(choice.path), str(choice.reason)
         return choice.path
 
     def _turn(self, holder: Leg | None) -> Turn:
@@ -208,7 +208,7 @@ class Exchange:
         record.retries += 1
         if self._facts.transferable and self._facts.forced is not Path.DECODE_LOCAL:
             path = Path.PREFILL
-        record.path, record.kv_read_tokens, record.offered = path.value, None, False
+        record.path, record.kv_read_tokens, record.offered = str(path), None, False
         return path
 
 
