@@ -18,7 +18,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 _MYPY = ("--config-file=", "--follow-imports=silent", "--ignore-missing-imports")
 # At the beginning of a line: not of a class. mypyc 2.4 loses a Final tuple of floats.
 _CONSTANT = re.compile(r"^(_?[A-Z][A-Z0-9_]+) =(?! \()", re.MULTILINE)
-_TYPED_CONSTANT = re.compile(r"^(_?[A-Z][A-Z0-9_]+): (?!Final)([^=\n]+) =", re.MULTILINE)
+_TYPED_CONSTANT = re.compile(r"^(_?[A-Z][A-Z0-9_]+): (?!Final)([^=\n]+) =(?! \()", re.MULTILINE)
 
 
 class CompiledRouter(BuildHookInterface[Any]):
