@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,13 @@ ROOT = Path(__file__).parent.parent
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="write the golden files anew instead of comparing")
+    parser.addoption("--compiled", action="store_true", help="stop unless the router is the compiled one")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    router = find_spec("toolkit.router.app")
+    if config.getoption("--compiled") and (router is None or str(router.origin).endswith(".py")):
+        raise pytest.UsageError(f"not the compiled router: {router}")
 
 
 @pytest.fixture

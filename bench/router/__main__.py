@@ -34,6 +34,7 @@ def arguments() -> argparse.Namespace:
         metavar="CMD",
         help="another router in place of ours; {port} {prefill} {decode} {folder} {free} are filled in",
     )
+    parser.add_argument("--form", choices=targets.FORMS, default="compiled", help="of our router")
     parser.add_argument("--only", choices=suite.GROUPS, action="append", help="repeatable")
     parser.add_argument(
         "--cited", action="store_true", help="show figures of other runs beside, named as such"
@@ -67,8 +68,11 @@ async def measure(given: argparse.Namespace, command: str, report: Report, group
 
 def run(given: argparse.Namespace) -> Report:
     """Raises BenchFailed."""
-    command, missing = (given.ours, ()) if given.ours else targets.our_command()
-    report = Report(machine.facts(), {"command of ours": command, "command of vllm-router": targets.PEER})
+    command, missing = (given.ours, ()) if given.ours else targets.our_command(given.form)
+    of_form = "" if given.ours else f", {given.form}"
+    report = Report(
+        machine.facts(of_form), {"command of ours": command, "command of vllm-router": targets.PEER}
+    )
     if missing:
         report.remarks.append(f"not switched on, for this router has no such option: {', '.join(missing)}")
     groups = given.only or [group for group in suite.GROUPS if group != "map" or not given.ours]

@@ -118,7 +118,7 @@ def router(folder: Path, engines: Sequence[Engines], keys: Sequence[str]) -> Ite
     urls = [(role, url) for one in engines for role in ("prefill", "decode") for url in one.urls(role)]
     process = started(
         folder / "router.log",
-        *(sys.executable, "-m", "toolkit", "router", "serve", "--port", str(port)),
+        *(sys.executable, "-P", "-m", "toolkit", "router", "serve", "--port", str(port)),
         *(word for role, url in urls for word in (f"--{role}", url)),
         *("--api-keys", str(file), "--access-log", str(folder / "access.log")),
         *("--map-file", str(folder / "map.sqlite"), "--ttl", str(TTL_S), "--lease-hold", str(HOLD_S)),

@@ -25,7 +25,9 @@ ROOT = Path(__file__).parents[2]
 READY_S = 30.0
 STOP_S = 15.0
 
-OURS = ".venv/bin/toolkit router serve --host 127.0.0.1 --port {port} --prefill {prefill} --decode {decode}"
+FORMS = {"compiled": ".venv-compiled", "interpreted": ".venv"}
+"""Of our router, and the environments that `make compiled` and `make install` put them into."""
+OURS = "bin/toolkit router serve --host 127.0.0.1 --port {port} --prefill {prefill} --decode {decode}"
 SWITCHED_ON = {
     "--access-log": "{folder}/access.log",
     "--api-keys": "{folder}/api-keys",
@@ -64,20 +66,22 @@ class Router:
     pid: int
 
 
-def our_command() -> tuple[str, tuple[str, ...]]:
-    """The command line of the router of this tree with everything on, and the options that it lacks.
+def our_command(form: str) -> tuple[str, tuple[str, ...]]:
+    """The command line of our router in that form with everything on, and the options that it lacks.
 
     Raises:
         TargetFailed: it does not run at all.
     """
-    shown = subprocess.run(
-        [*shlex.split(OURS)[:3], "--help"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
-    )
+    ours = f"{FORMS[form]}/{OURS}"
+    asked = [*shlex.split(ours)[:3], "--help"]
+    if not (ROOT / asked[0]).exists():
+        raise TargetFailed(f"there is no {asked[0]}\nNext: make install compiled")
+    shown = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     if shown.returncode:
-        raise TargetFailed(f"{OURS.split(' --')[0]} --help: {shown.stderr.strip()}\nNext: make install")
+        raise TargetFailed(f"{' '.join(asked)}: {shown.stderr.strip()}\nNext: make install compiled")
     has = {option for option in SWITCHED_ON if option in shown.stdout}
     on = " ".join(f"{option} {value}" for option, value in SWITCHED_ON.items() if option in has)
-    return f"{OURS} {on}".strip(), tuple(option for option in SWITCHED_ON if option not in has)
+    return f"{ours} {on}".strip(), tuple(option for option in SWITCHED_ON if option not in has)
 
 
 @asynccontextmanager

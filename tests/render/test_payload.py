@@ -45,6 +45,14 @@ def test_neither_caches_nor_tests_are_sent() -> None:
         assert not any(path.endswith(".pyc") for path in wheel.files)
 
 
+def test_the_wheel_of_a_compiled_toolkit_is_pure(tmp_path: Path) -> None:
+    package = tmp_path / "toolkit"
+    for name in ("app.py", "app.cpython-312-x86_64-linux-gnu.so", "app.cp312-win_amd64.pyd"):
+        (package / "router").mkdir(parents=True, exist_ok=True)
+        (package / "router" / name).write_bytes(b"")
+    assert list(this_toolkit(package).files) == ["toolkit/router/app.py"]
+
+
 def test_a_changed_source_changes_the_digest(tmp_path: Path) -> None:
     source = _connector_copy(tmp_path)
     before = connector(source).wheel()

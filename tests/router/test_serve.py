@@ -13,10 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from toolkit.cli.router import cli
+from toolkit.router import app
 from toolkit.router.request.dialects import Endpoint
 from toolkit.testing.serving import wait_until
 
-TOOLKIT = [sys.executable, "-m", "toolkit", "router", "serve"]
+TOOLKIT = [sys.executable, "-P", "-m", "toolkit", "router", "serve"]
 
 
 @contextmanager
@@ -77,6 +78,12 @@ def test_it_drains_on_a_signal_and_exits_0(engine, conversation, number, make_cl
     assert "Prefill done in" in log
     assert "outcome=ok" in log
     assert "Traceback" not in log
+
+
+def test_the_command_runs_the_form_that_is_installed(engine, make_client):
+    form = "interpreted" if app.__file__.endswith(".py") else "compiled"
+    with running(engine) as (_, url):
+        assert make_client(url).metric("pd_router_build_info", form=form) == 1
 
 
 def test_a_port_in_use_is_told_in_one_paragraph(engine, make_client):

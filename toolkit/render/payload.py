@@ -27,6 +27,8 @@ from toolkit.render.wheel import Distribution, from_project, literal_version
 TOOLKIT = "pd-toolkit"
 # What comes and goes in a checkout without being part of a distribution.
 NOT_SHIPPED = ("__pycache__", "tests", "build", "dist")
+# The compiled form's extension modules are of this machine's Python; the sources lie beside them.
+COMPILED = (".so", ".pyd")
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def this_toolkit(package: Traversable | None = None) -> Distribution:
 def _tree(folder: Traversable, at: str = "") -> Iterator[tuple[str, bytes]]:
     """Every file below, links followed, in the order of names."""
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if entry.name.startswith(".") or entry.name in NOT_SHIPPED:
+        if entry.name.startswith(".") or entry.name in NOT_SHIPPED or entry.name.endswith(COMPILED):
             continue
         if entry.is_dir():
             yield from _tree(entry, f"{at}{entry.name}/")

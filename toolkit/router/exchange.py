@@ -9,8 +9,8 @@ from typing import Any
 from toolkit.router.call import Call
 from toolkit.router.decode_leg import DecodeLeg
 from toolkit.router.fleet.legs import Leg, Pool
+from toolkit.router.memory.conversation import Found
 from toolkit.router.memory.handle import Handle
-from toolkit.router.memory.records import Found
 from toolkit.router.outcome import PassOn, unanswered
 from toolkit.router.paths.choice import Choice, Path, Reason, Turn, choose
 from toolkit.router.prefill_leg import prefill
@@ -79,7 +79,7 @@ class Exchange:
             self._handle = state.conversations.take(self._found)
             if self._handle is None:
                 choice = Choice(Path.PREFILL, Reason.NO_HANDLE)
-        record.path, record.reason = choice.path.value, choice.reason.value
+        record.path, record.reason = str(choice.path), str(choice.reason)
         return choice.path
 
     def _turn(self, holder: Leg | None) -> Turn:
@@ -208,7 +208,7 @@ class Exchange:
         record.retries += 1
         if self._facts.transferable and self._facts.forced is not Path.DECODE_LOCAL:
             path = Path.PREFILL
-        record.path, record.kv_read_tokens, record.offered = path.value, None, False
+        record.path, record.kv_read_tokens, record.offered = str(path), None, False
         return path
 
 

@@ -4,6 +4,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from toolkit import __version__
+from toolkit.router import app
 
 
 def samples(metrics):
@@ -156,7 +157,8 @@ def test_leases_the_build_and_the_process_are_told(metrics, parts):
     parts.leases["renewed"] += 4
     seen = samples(metrics)
     assert seen["pd_router_leases_total", ("event", "renewed")] == 4
-    assert seen["pd_router_build_info", ("version", __version__)] == 1
+    form = "interpreted" if app.__file__.endswith(".py") else "compiled"
+    assert seen["pd_router_build_info", ("form", form), ("version", __version__)] == 1
     assert seen["process_resident_memory_bytes",] > 0
 
 

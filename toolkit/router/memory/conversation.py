@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from toolkit.router.memory.handle import Handle
 from toolkit.router.memory.index import ENTRY_BYTES
@@ -136,6 +137,13 @@ class Conversation:
         lengths = 0 if self.named else len(self.ends) // END_BYTES
         own = _RECORD_BYTES + len(self.ids) + len(self.ends) + (keys + lengths) * ENTRY_BYTES
         return own + size_of(self.handle)
+
+
+class Found(NamedTuple):
+    """A conversation that a request continues, branches from or repeats."""
+
+    held: Held
+    conversation: Conversation
 
 
 def size_of(handle: Handle | None) -> int:

@@ -18,13 +18,14 @@ from toolkit.router.memory.conversation import (
     MOST_ENDS,
     ByUse,
     Conversation,
+    Found,
     Home,
     size_of,
 )
 from toolkit.router.memory.directory import Directory
 from toolkit.router.memory.handle import Handle
 from toolkit.router.memory.index import MOST_NUMBER
-from toolkit.router.memory.records import Entry, Found, Held, Journal, Released
+from toolkit.router.memory.records import Entry, Held, Journal, Released
 from toolkit.router.request.identity import KEY_BYTES, TENANT_BYTES, Keys
 
 _EXPIRED_AT_ONCE = 1000
@@ -179,7 +180,9 @@ class Conversations:
 
     def entries(self) -> Iterator[Entry]:
         """All that can be found, the least recently used first. The map must not change meanwhile."""
-        return (found.entry() for found in self._by_use if not found.home.gone)
+        for found in self._by_use:
+            if not found.home.gone:
+                yield found.entry()
 
     def restore(self, entries: Iterable[Entry]) -> list[Released]:
         """Takes in what another process had, the least recently used first; what is too old is left out."""

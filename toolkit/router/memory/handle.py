@@ -11,8 +11,8 @@ import sys
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
-from weakref import WeakValueDictionary
 
 import orjson
 
@@ -35,6 +35,8 @@ _SHARED = (
 )
 _SET_HERE = {"do_remote_decode": True, "do_remote_prefill": False}
 
+_SHAPES = 1024
+"""Kept for new handles; each start of an engine makes a few."""
 _LENGTH_BYTES = 4
 _OBJECT_BYTES = 260
 """Measured in a map of 100,000: a Handle, the header of its bytes, and what lies unused between those of
@@ -44,7 +46,7 @@ other lengths."""
 class _Shape:
     """What many handles have in common: values, names of their own members, and what stands packed."""
 
-    __slots__ = ("__weakref__", "blocks", "digests", "ids", "own", "proven", "shared", "text")
+    __slots__ = ("blocks", "digests", "ids", "own", "proven", "shared", "text")
 
     def __init__(self, text: bytes) -> None:
         self.text = text
@@ -56,14 +58,9 @@ class _Shape:
         return int(self.blocks) + int(self.ids) + int(self.digests)
 
 
-_shapes: WeakValueDictionary[bytes, _Shape] = WeakValueDictionary()
-
-
+@lru_cache(_SHAPES)
 def _shape(text: bytes) -> _Shape:
-    found = _shapes.get(text)
-    if found is None:
-        found = _shapes[text] = _Shape(text)
-    return found
+    return _Shape(text)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

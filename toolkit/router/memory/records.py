@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
 
 from toolkit.router.memory.handle import Handle
-
-if TYPE_CHECKING:
-    from toolkit.router.memory.conversation import Conversation
 
 
 @dataclass(slots=True)
@@ -32,13 +28,6 @@ class Held:
     saved_at: float
     used_at: float
     prompt_tokens: int | None = None
-
-
-class Found(NamedTuple):
-    """A conversation that a request continues, branches from or repeats."""
-
-    held: Held
-    conversation: Conversation
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class AccessLog:
 
     def __init__(self, path: Path | None, *, max_waiting_lines: int = MAX_WAITING_LINES) -> None:
         self._sink: _Sink = _StandardError() if path is None else _File(path)
-        self._thread = ThreadPoolExecutor(1, "access-log")
+        self._writer = ThreadPoolExecutor(1, "access-log")
         self._max_waiting_lines = max_waiting_lines
         self._waiting: list[str] = []
         self._writing: Future[None] | None = None
@@ -73,7 +73,7 @@ class AccessLog:
             self._dropped = 0
         if self._waiting:
             lines, self._waiting = self._waiting, []
-            self._writing = self._thread.submit(self._sink.write, lines)
+            self._writing = self._writer.submit(self._sink.write, lines)
 
     def sync(self) -> None:
         """Blocks until everything taken so far is written."""
@@ -88,7 +88,7 @@ class AccessLog:
     def close(self) -> None:
         """Writes the rest. Nothing may be written afterwards."""
         self.sync()
-        self._thread.shutdown()
+        self._writer.shutdown()
         self._sink.close()
 
     def _flush_later(self) -> None:

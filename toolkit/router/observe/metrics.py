@@ -158,8 +158,9 @@ class _Requests(Collector):
 
     def collect(self) -> Iterator[Metric]:
         kept = self._metrics
+        form = "interpreted" if __file__.endswith(".py") else "compiled"
         yield InfoMetricFamily(
-            "pd_router_build", "The toolkit this router is of", value={"version": __version__}
+            "pd_router_build", "The toolkit this router is of", value={"version": __version__, "form": form}
         )
         yield GaugeMetricFamily(
             "pd_router_start_time_seconds", "Unix time of its start", value=kept.started_at

@@ -105,7 +105,7 @@ def _read(endpoint: Endpoint, body: Body, headers: HasHeaders, tenant: bytes) ->
         large=large,
         stream=bool(stream),
         conversation=conversation,
-        keys=_keys(_scope(endpoint, body, tenant, model), body, conversation),
+        keys=_keys(endpoint, _scope(endpoint, body, tenant, model), body, conversation),
         forced=_forced(headers),
         transferable=_is_transferable(endpoint, body),
         previous_response=previous if endpoint == Endpoint.RESPONSES and isinstance(previous, str) else None,
@@ -227,7 +227,7 @@ def _scope(endpoint: Endpoint, body: Body, tenant: bytes, model: str) -> Scope:
         before[0] = b",".join(block for block in blocks if not _is_billing(block))
     return Scope(
         tenant,
-        endpoint,
+        str(endpoint),
         model,
         salt if isinstance(salt, str) else None,
         cache_key if isinstance(cache_key, str) and cache_key else None,
@@ -246,14 +246,14 @@ def _is_billing(block: bytes) -> bool:
     return isinstance(text, str) and text.startswith(_BILLING)
 
 
-def _keys(scope: Scope, body: Body, name: str | None) -> Keys:
-    if scope.endpoint == Endpoint.COMPLETIONS:
+def _keys(endpoint: Endpoint, scope: Scope, body: Body, name: str | None) -> Keys:
+    if endpoint == Endpoint.COMPLETIONS:
         return _keys_of_prompt(scope, body, name)
-    history = DIALECTS[Endpoint(scope.endpoint)].history
+    history = DIALECTS[endpoint].history
     if body.is_list(history):
         items = body.items(history, MOST_ITEMS)
         return keys_of_name(scope, name) if items is None else keys_of_messages(scope, items, name)
-    if scope.endpoint == Endpoint.RESPONSES and body.is_string(history):
+    if endpoint == Endpoint.RESPONSES and body.is_string(history):
         return keys_of_messages(scope, [body.text(history)], name)
     return keys_of_name(scope, name)
 

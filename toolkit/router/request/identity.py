@@ -59,7 +59,7 @@ class Text:
         length: bytes of the prompt as it will be found in the next turn's.
     """
 
-    body: memoryview
+    body: bytes | memoryview
     length: int
     tenant: bytes
     start: bytes

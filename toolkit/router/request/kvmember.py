@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import orjson
@@ -51,8 +50,10 @@ def cut_member(text: bytes, inside: str | None = None) -> Cut:
         return Cut(text, None)
     if text.find(NEEDLE, at + 1) < 0:
         # The walk below judges what orjson refuses: NaN and lone surrogates, which an engine may write.
-        with suppress(orjson.JSONDecodeError):
+        try:
             return _cut_only(text, at, inside)
+        except orjson.JSONDecodeError:
+            pass
     try:
         source = text.decode()
         walk = _Walk(source, inside)
@@ -84,10 +85,12 @@ def _cut_only(text: bytes, at: int, inside: str | None) -> Cut:
 def _end(text: bytes, at: int, value: object) -> int:
     """Where the member ends whose name begins at `at`. Most engines write it as orjson does."""
     if isinstance(value, dict):
-        with suppress(orjson.JSONEncodeError):
+        try:
             written = NEEDLE + b":" + orjson.dumps(value)
             if text.startswith(written, at):
                 return at + len(written)
+        except orjson.JSONEncodeError:
+            pass
     rest = text[at:].decode()
     _, end = _raw_decode(rest, _skip(rest, _skip(rest, len(NEEDLE)) + 1))
     return at + len(rest[:end].encode())

@@ -37,8 +37,7 @@ class Deadlines:
 
     def add(self, dated: Dated) -> None:
         self._watched.add(dated)
-        if self._timer is None:
-            self._schedule(monotonic())
+        self._schedule(monotonic())
 
     def discard(self, dated: Dated) -> None:
         self._watched.discard(dated)
@@ -47,8 +46,10 @@ class Deadlines:
             self._timer = None
 
     def _schedule(self, now: float) -> None:
-        self._due = now + self._every_s
-        self._timer = asyncio.get_running_loop().call_later(self._every_s, self._look)
+        """Starts the timer, if it does not run."""
+        if self._timer is None:
+            self._due = now + self._every_s
+            self._timer = asyncio.get_running_loop().call_later(self._every_s, self._look)
 
     def _look(self) -> None:
         now = monotonic()
@@ -59,5 +60,5 @@ class Deadlines:
         if not late:
             for dated in [dated for dated in self._watched if dated.deadline <= now]:
                 dated.expired()
-        if self._watched and self._timer is None:
+        if self._watched:
             self._schedule(now)

@@ -118,6 +118,10 @@ class RequestReader:
         """Enough requests wait: the connection should not be read for now."""
         return bool(self._rest) or self._enough()
 
+    def _ended(self) -> bool:
+        """Nothing is read any more. What llhttp calls may have ended it."""
+        return self.last or self.refusal is not None
+
     def _enough(self) -> bool:
         waiting = self.requests
         return len(waiting) >= MAX_WAITING or sum(len(one.body) for one in waiting) > _MAX_WAITING_BYTES
@@ -131,7 +135,7 @@ class RequestReader:
             return
         view = memoryview(data)
         position = 0
-        while position < len(data) and not (self.last or self.refusal):
+        while position < len(data) and not self._ended():
             if self._enough():
                 self._rest = data[position:]
                 return
@@ -140,7 +144,7 @@ class RequestReader:
             position += step
 
     def _parse(self, data: bytes | memoryview) -> None:
-        if self._parser is None or self.last or self.refusal is not None:
+        if self._parser is None or self._ended():
             return
         self.received += len(data)
         try:
@@ -150,7 +154,7 @@ class RequestReader:
                 self._ignore_upgrade(bytes(data[upgrade.args[0] :]))
         except httptools.HttpParserError as error:
             # What follows a request that was to be the last is nobody's.
-            if self.last or self.refusal is not None:
+            if self._ended():
                 return
             if isinstance(error, httptools.HttpParserCallbackError):
                 raise  # a fault of ours
