@@ -86,8 +86,7 @@ class _Desk:
     closed_in: int | None = None
     troubled: bool = False
 
-    @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """A leg that was away may have come back with other settings, so it is asked again."""
         return self.closed_in == self.leg.returns
 
@@ -239,7 +238,7 @@ class LeaseKeeper:
 
     def _ask_soon(self, leg: Leg, operation: Operation, leases: Iterable[str]) -> None:
         desk = self._desk(leg)
-        if desk.closed:
+        if desk.is_closed():
             if operation == "release":
                 self._hand_on(desk, leases)
             return
@@ -266,7 +265,7 @@ class LeaseKeeper:
         batch: dict[str, int] = {}
         try:
             await asyncio.sleep(TICK_S)
-            while waiting and not desk.closed:
+            while waiting and not desk.is_closed():
                 batch = {name: waiting[name] for name in list(waiting)[:MOST_NAMES]}
                 for name in batch:
                     del waiting[name]
@@ -275,7 +274,7 @@ class LeaseKeeper:
                     self._note(desk, operation, batch, answers)
                 elif operation != "release":
                     self.counts.failed += len(batch)
-                elif desk.closed:
+                elif desk.is_closed():
                     self._hand_on(desk, batch)
                 else:
                     await self._again(waiting, batch)
