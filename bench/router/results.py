@@ -94,7 +94,16 @@ def ttft_row(what: str, case: Measured) -> Row:
     (floor, some), (ours, more), (peer, most) = (
         typical(case[target], first_token) for target in ("floor", "ours", "peer")
     )
-    return Row(what, "ms", ours - floor, peer - floor, floor=floor, noisy=some or more or most)
+    return Row(
+        what,
+        "ms",
+        ours - floor,
+        peer - floor,
+        bound="<= 1 x",
+        holds=ours <= peer,
+        floor=floor,
+        noisy=some or more or most,
+    )
 
 
 def chunk_row(what: str, case: Measured) -> Row:

@@ -22,7 +22,7 @@ def test_the_connector_takes_it(tokens: int, role: str) -> None:
     )
     made = handle(pattern, tokens)
     assert list(made) == list(pattern)
-    read = Handle.of(made)
+    read = Handle.of(made, 1, tokens)
     assert len(read.groups[0]) == max(1, tokens // BLOCK_TOKENS)
     assert read.lease == LEASE
     assert len(LEASE) == len(pattern["pd_lease"])

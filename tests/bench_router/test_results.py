@@ -53,12 +53,17 @@ def test_medians_are_over_the_quiet_rounds_where_half_are_quiet() -> None:
     assert row.noisy
 
 
-def test_added_ttft_is_over_the_floor() -> None:
-    case = {"ours": [window(first_ms=1.4)], "peer": [window(first_ms=1.9)], "floor": [window(first_ms=0.9)]}
+@pytest.mark.parametrize(("ours", "holds"), [(1.4, True), (1.9, True), (2.0, False)])
+def test_added_ttft_is_over_the_floor_and_bound_by_the_others(ours: float, holds: bool) -> None:
+    case = {"ours": [window(first_ms=ours)], "peer": [window(first_ms=1.9)], "floor": [window(first_ms=0.9)]}
     row = results.ttft_row("x", case)
-    assert (row.ours, row.peer, row.floor) == (pytest.approx(0.5), pytest.approx(1.0), pytest.approx(0.9))
-    assert row.ratio == pytest.approx(0.5)
-    assert row.holds is None
+    assert (row.ours, row.peer, row.floor) == (
+        pytest.approx(ours - 0.9),
+        pytest.approx(1.0),
+        pytest.approx(0.9),
+    )
+    assert row.ratio == pytest.approx(ours - 0.9)
+    assert row.holds == holds
 
 
 def test_a_rate_below_the_cores_limit_says_so() -> None:
