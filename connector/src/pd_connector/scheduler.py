@@ -126,6 +126,11 @@ class ProvingScheduler(_Stock):  # type: ignore[misc]
         if params is not None and params.decision is not None:
             decision, params.decision = params.decision, None
             reason = decision.reason
+            if reason == "unsigned":
+                logger.warning_once(
+                    "pd-connector: handles come without a valid signature and are not used; "
+                    "does the other side know the same secret?"
+                )
             if reason == "ok" and not num_external_tokens:
                 reason = "below-threshold" if decision.common > params.local else "held-locally"
             logger.info(

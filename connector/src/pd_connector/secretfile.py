@@ -22,5 +22,5 @@ def read_secret(configured: str | None) -> bytes | None:
         return None
     secret = Path(named).read_bytes().strip()
     if not secret:
-        raise ValueError(f"pd-connector: the lease secret's file is empty: {named}")
+        raise ValueError(f"the file is empty: {named}")
     return secret
