@@ -185,7 +185,7 @@ class Stand:
             leases=lambda: {"claimed": 6870, "released": 1204, "renewed": 330, "lost": 12},
         )
         self._clock = time() - 400
-        self.sources = Sources(live, Metrics(live), Recent(clock=lambda: self._clock))
+        self.sources = Sources(live, Metrics(live), Recent())
         self._server: ThreadingHTTPServer | None = None
         self._port = 0
 
@@ -211,7 +211,7 @@ class Stand:
         record = RequestRecord(f"r{self._clock:.3f}", 0.0)
         for name, value in fields.items():
             setattr(record, name, value)
-        record.end((record.total_ms or 500.0) / 1000)
+        record.end((record.total_ms or 500.0) / 1000, self._clock)
         self._clock = min(self._clock + 1.1, time())
         self.sources.metrics.ended(record)
         self.sources.recent.add(record)

@@ -76,7 +76,7 @@ class App:
         finally:
             # These lead back to the request: without them it dies here, and not when cycles are looked for.
             reply.on_gone = reply.on_pause = reply.on_resume = None
-            self._state.ended(record)
+            self._state.ledger.ended(record)
 
     async def _admitted(self, call: Call) -> None:
         state = self._state

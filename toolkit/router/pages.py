@@ -48,6 +48,7 @@ class OperatorPages:
             refusal = Refusal(401, "This router needs an API key: Authorization: Bearer KEY.")
             reply.whole(401, [*_JSON, (b"www-authenticate", b"Bearer")], refusal.body())
         else:
+            self._state.ledger.settle()
             reply.whole(*make())
         return True
 

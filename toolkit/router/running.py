@@ -21,6 +21,7 @@ from toolkit.router.garbage import GarbageCollector
 from toolkit.router.memory.conversations import Conversations
 from toolkit.router.memory.mapfile import MapFile
 from toolkit.router.observe.accesslog import AccessLog
+from toolkit.router.observe.ledger import Ledger
 from toolkit.router.observe.live import Limits as Bounds
 from toolkit.router.observe.live import Live
 from toolkit.router.observe.metrics import Metrics
@@ -48,6 +49,8 @@ class Running:
         self._tls = None
         if config.tls_cert is not None and config.tls_key is not None:
             self._tls = TlsFiles(config.tls_cert, config.tls_key)
+        self._access_log = AccessLog(config.access_log)
+        self._recent = Recent()
         self.state = state = self._build(config)
         polled: list[Polled] = [state.leases]
         polled += [each for each in (self._tls, state.api_keys) if each is not None]
@@ -57,7 +60,7 @@ class Running:
             polled.append(members)
         self._garbage = GarbageCollector()
         self._poller = Poller([*polled, self._garbage])
-        self.snapshots = Snapshots(Sources(self._live, state.metrics, state.recent))
+        self.snapshots = Snapshots(Sources(self._live, state.metrics, self._recent))
 
     @property
     def tls(self) -> ssl.SSLContext | None:
@@ -82,7 +85,8 @@ class Running:
         state.client.close()
         if self._map_file is not None:
             self._map_file.close()
-        state.access_log.close()
+        state.ledger.settle()
+        self._access_log.close()
 
     def _build(self, config: RouterConfig) -> RouterState:
         client = EngineClient(config.connect_timeout_s)
@@ -126,6 +130,7 @@ class Running:
             taken,
             lambda: asdict(leases.counts),
         )
+        metrics = Metrics(self._live)
         return RouterState(
             config=config,
             client=client,
@@ -154,9 +159,8 @@ class Running:
                 config.decode_local_pending_tokens,
                 None if config.path == "auto" else Path(config.path),
             ),
-            metrics=Metrics(self._live),
-            recent=Recent(),
-            access_log=AccessLog(config.access_log),
+            metrics=metrics,
+            ledger=Ledger(metrics.ended, self._recent.add, self._access_log.write),
         )
 
     def _keep_restored(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -14,9 +13,8 @@ from toolkit.router.fleet.leases import LeaseKeeper
 from toolkit.router.fleet.legs import Leg, Pool
 from toolkit.router.memory.conversations import Conversations
 from toolkit.router.memory.records import Held, Released
-from toolkit.router.observe.accesslog import AccessLog
+from toolkit.router.observe.ledger import Ledger
 from toolkit.router.observe.metrics import Metrics
-from toolkit.router.observe.recent import Recent
 from toolkit.router.observe.record import RequestRecord
 from toolkit.router.paths.choice import Limits
 from toolkit.router.paths.costs import Costs
@@ -48,8 +46,7 @@ class RouterState:
     costs: Costs
     limits: Limits
     metrics: Metrics
-    recent: Recent
-    access_log: AccessLog
+    ledger: Ledger
 
     def save(self, keys: Keys, leg: Leg, held: Held) -> None:
         """Notes what `leg` holds of a conversation now. What the new handle covers, decode may free."""
@@ -88,10 +85,3 @@ class RouterState:
             message = "The engine that keeps the response is away. Try again later."
             raise Refusal(503, message, param=param, retry_after_s=2)
         return leg
-
-    def ended(self, record: RequestRecord) -> None:
-        """The one place where a finished request is counted and logged."""
-        record.end(time.monotonic())
-        self.metrics.ended(record)
-        self.recent.add(record)
-        self.access_log.write(record)

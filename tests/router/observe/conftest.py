@@ -75,13 +75,14 @@ def metrics(parts):
 
 @pytest.fixture
 def ended():
-    """Makes a record that has ended half a second after its start: `ended(path="prefill", ...)`."""
+    """Makes a record that has ended half a second after its start: `ended(path="prefill", ...)`; `at` in
+    Unix seconds."""
 
-    def make(**fields):
+    def make(at=1000.0, **fields):
         record = RequestRecord("id-1", 100.0)
         for name, value in fields.items():
             setattr(record, name, value)
-        record.end(100.5)
+        record.end(100.5, at)
         return record
 
     return make

@@ -29,16 +29,16 @@ def clock():
 
 
 @pytest.fixture
-def sources(parts, metrics, clock):
-    return Sources(parts.live, metrics, Recent(size=200, clock=clock))
+def sources(parts, metrics):
+    return Sources(parts.live, metrics, Recent(size=200))
 
 
 @pytest.fixture
-def end(sources, ended):
+def end(sources, ended, clock):
     """Ends a request everywhere: `end(path="prefill", ...)`."""
 
     def end(**fields):
-        record = ended(**fields)
+        record = ended(clock(), **fields)
         sources.metrics.ended(record)
         sources.recent.add(record)
 
@@ -218,12 +218,10 @@ def test_the_window_tells_how_its_requests_ended(sources, end):
 def test_the_rate_is_of_the_last_minute_or_of_what_the_ring_holds(
     parts, metrics, ended, spacing_s, count, per_s
 ):
-    clock = Clock()
-    sources = Sources(parts.live, metrics, Recent(size=200, clock=clock))
+    sources = Sources(parts.live, metrics, Recent(size=200))
     for number in range(count):
-        clock.now = 1000.0 + number * spacing_s
-        sources.recent.add(ended())
-    assert snapshot(sources, now=clock.now)["window"]["per_s"] == pytest.approx(per_s)
+        sources.recent.add(ended(at := 1000.0 + number * spacing_s))
+    assert snapshot(sources, now=at)["window"]["per_s"] == pytest.approx(per_s)
 
 
 def test_many_pages_share_one_snapshot_that_is_made_anew_when_it_is_old(sources, end):

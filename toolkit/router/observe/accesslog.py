@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from time import localtime, strftime, time
+from time import localtime, strftime
 
 from toolkit.errors import SettingsError
 from toolkit.router.observe.record import RequestRecord
@@ -53,10 +53,9 @@ class AccessLog:
         if len(self._waiting) >= self._max_waiting_lines:
             self._dropped += 1
         else:
-            now = time()
-            self._waiting.append(log_line(record, self._stamp.at(now)))
+            self._waiting.append(log_line(record, self._stamp.at(record.ended_at)))
             if record.failed:
-                self._alarm.tell(record, now)
+                self._alarm.tell(record)
         if self._timer is None:
             self._flush_later()
 
@@ -174,7 +173,8 @@ class _Alarm:
         self._last = 0.0
         self._untold = 0
 
-    def tell(self, record: RequestRecord, now: float) -> None:
+    def tell(self, record: RequestRecord) -> None:
+        now = record.ended_at
         if now - self._last < 1:
             self._untold += 1
             return

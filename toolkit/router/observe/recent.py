@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from itertools import islice
-from time import time
 from typing import NamedTuple
 
 from toolkit.router.observe.record import RequestRecord
@@ -33,9 +31,8 @@ class Row(NamedTuple):
 class Recent:
     """A ring of `size` rows: the newest push the oldest out."""
 
-    def __init__(self, size: int = 1000, clock: Callable[[], float] = time) -> None:
+    def __init__(self, size: int = 1000) -> None:
         self._rows: deque[Row] = deque(maxlen=size)
-        self._clock = clock
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -48,7 +45,7 @@ class Recent:
         """Keeps what is shown of an ended record."""
         self._rows.append(
             Row(
-                self._clock(),
+                record.ended_at,
                 record.request_id,
                 record.endpoint,
                 record.path,

@@ -62,15 +62,20 @@ class RequestRecord:
     trace: str | None = None
     # The name beside the client's key in the file of API keys; never the key.
     key_name: str | None = None
-    digest: str | None = None
+    # Unix seconds.
+    ended_at: float = 0.0
 
-    def end(self, now: float) -> None:
-        """Closes the record at `now`, a time of the same clock as `started`."""
+    def end(self, now: float, at: float) -> None:
+        """Closes the record at `now`, a time of the same clock as `started`, and `at`, in Unix seconds."""
+        self.ended_at = at
         self.total_ms = (now - self.started) * 1000
         if self.ttft_ms is None and self.stream and self.status == 200 and self.first_byte_at is not None:
             self.ttft_ms = (self.first_byte_at - self.started) * 1000
-        if self.conversation is not None:
-            self.digest = conversation_digest(self.conversation)
+
+    @property
+    def digest(self) -> str | None:
+        """What is shown of the conversation."""
+        return None if self.conversation is None else conversation_digest(self.conversation)
 
     @property
     def readback(self) -> Readback:
