@@ -17,9 +17,9 @@ from toolkit.router.request import bodies
 from toolkit.router.request.facts import Facts
 from toolkit.router.request.kvmember import NotAnObject, cut_member
 from toolkit.router.request.refusal import Refusal
-from toolkit.router.request.sse import EventTooLarge, is_event_stream, response_id
+from toolkit.router.request.sse import EventTooLarge, response_id
 from toolkit.router.state import RouterState
-from toolkit.router.wire.client import Answer, EngineFailed, EngineStream
+from toolkit.router.wire.client import Answer, EngineFailed, EngineStream, Sink
 
 MAX_ANSWER_BYTES = 256 << 20
 
@@ -49,6 +49,10 @@ class DecodeLeg:
         if self._call.reply.gone:
             self._client_left()
 
+    def _begun(self, stream: EngineStream, relay: StreamRelay) -> Sink | None:
+        self._arrived()
+        return relay.take(stream)
+
     async def run(self, leg: Leg, params: dict[str, Any] | None, *, local: bool) -> None:
         """The client has its answer, or the beginning and an error event, when this returns.
 
@@ -63,7 +67,7 @@ class DecodeLeg:
         leg.pending_tokens += self._pending
         try:
             with leg.busy():
-                await self._answer(leg, await self._open(leg, params))
+                await self._ask(leg, params)
                 self._measure(asked_at, local)
         finally:
             self._computed(leg)
@@ -92,7 +96,7 @@ class DecodeLeg:
         elif record.reason != Reason.PREFILL_AWAY:
             costs.observe_local(took, suffix=record.suffix_tokens or 0)
 
-    async def _open(self, leg: Leg, params: dict[str, Any] | None) -> EngineStream:
+    async def _open(self, leg: Leg, params: dict[str, Any] | None, relay: StreamRelay) -> EngineStream:
         config, facts = self._state.config, self._facts
         alone = params is None
         retain = self._retains(leg, alone)
@@ -107,6 +111,7 @@ class DecodeLeg:
                 bodies.decode_body(facts, params, retain=retain, release=release),
                 silence_s=config.stall_timeout_s if facts.stream else config.answer_timeout_s,
                 on_sent=self._arrived,
+                on_head=lambda stream: self._begun(stream, relay),
                 # A second pull of blocks without a lease could find other tokens in them.
                 fresh=params is not None and "pd_lease" not in params,
             )
@@ -122,36 +127,23 @@ class DecodeLeg:
             return False
         return facts.transferable and facts.tells_handle and (leg.offers_leases or not alone)
 
-    async def _answer(self, leg: Leg, stream: EngineStream) -> None:
-        try:
-            if stream.status >= 500 or 300 <= stream.status < 400:
-                raise AnsweredBadly(leg, await _read(stream))
-            if stream.status >= 400:
-                raise PassOn(leg, await _read(stream))
-            if is_event_stream(stream.headers):
-                await self._relay(leg, stream)
-            else:
-                await self._whole(leg, stream)
-        except BaseException:
-            stream.abort()
-            raise
-
-    async def _relay(self, leg: Leg, stream: EngineStream) -> None:
+    async def _ask(self, leg: Leg, params: dict[str, Any] | None) -> None:
         call = self._call
-        relay = StreamRelay(leg, stream, call, self._facts, lambda: self._computed(leg))
+        relay = StreamRelay(leg, call, self._facts, lambda: self._computed(leg))
         try:
-            await stream.relay(relay)
+            stream = await self._open(leg, params, relay)
+            if not relay.taken:
+                await self._whole(leg, stream)
+                return
             relay.finish()
         except EngineFailed as failure:
             if not call.reply.started:
                 raise
-            stream.abort()
             self._break_off(failure)
             return
         except (NotAnObject, EventTooLarge) as error:
             if not call.reply.started:
                 raise _unfit(leg) from error
-            stream.abort()
             self._break_off(_unfit(leg))
             return
         except asyncio.CancelledError:
@@ -164,6 +156,10 @@ class DecodeLeg:
                 self._let_go(leg, relay.captured)
             elif relay.captured is not None or relay.done:
                 self._keep(leg, relay.captured)
+        self._end(leg, relay)
+
+    def _end(self, leg: Leg, relay: StreamRelay) -> None:
+        call = self._call
         if not call.reply.started:
             raise EngineFailed(leg, "ended its stream before the first event")
         if not relay.done and not relay.failed:
@@ -183,7 +179,11 @@ class DecodeLeg:
         self._call.refuse(Refusal(status_of(failure), why))
 
     async def _whole(self, leg: Leg, stream: EngineStream) -> None:
-        answer = await _read(stream)
+        answer = Answer(stream.status, stream.headers, await stream.read(MAX_ANSWER_BYTES))
+        if stream.status >= 500 or 300 <= stream.status < 400:
+            raise AnsweredBadly(leg, answer)
+        if stream.status >= 400:
+            raise PassOn(leg, answer)
         try:
             cut = cut_member(answer.body, self._facts.dialect.nests)
         except NotAnObject:
@@ -217,10 +217,6 @@ class DecodeLeg:
             tokens = handle.tokens
         held = Held(leg.url, handle, tokens, facts.history_bytes, now, now, record.prompt_tokens)
         self._state.save(facts.keys, leg, held)
-
-
-async def _read(stream: EngineStream) -> Answer:
-    return Answer(stream.status, stream.headers, await stream.read(MAX_ANSWER_BYTES))
 
 
 def _unfit(leg: Leg) -> EngineFailed:

@@ -14,8 +14,8 @@ from toolkit.router.outcome import AnsweredBadly, PassOn
 from toolkit.router.request.facts import Facts
 from toolkit.router.request.kvmember import cut_shown
 from toolkit.router.request.refusal import Refusal
-from toolkit.router.request.sse import EventRelay
-from toolkit.router.wire.client import Answer, EngineStream
+from toolkit.router.request.sse import EventRelay, is_event_stream
+from toolkit.router.wire.client import Answer, EngineStream, Sink
 
 # A typed error event, or vLLM's `data: {"error": ...}`; the group is the JSON text.
 _ERROR = re.compile(
@@ -27,23 +27,33 @@ _UNSHOWN = Refusal(502, "The decode engine failed in the middle of its answer; t
 
 
 class StreamRelay:
-    """The sink of one decode stream. The client's answer begins with the first whole event, so that a stream
-    that breaks or reports an error before it can still be asked for elsewhere.
+    """The sink of one decode stream, if the answer is one. The client's answer begins with the first whole
+    event, so that a stream that breaks or reports an error before it can still be asked for elsewhere.
 
     Attributes:
         failed: the stream carried an error event.
     """
 
-    def __init__(
-        self, leg: Leg, stream: EngineStream, call: Call, facts: Facts, on_begin: Callable[[], None]
-    ) -> None:
+    def __init__(self, leg: Leg, call: Call, facts: Facts, on_begin: Callable[[], None]) -> None:
         """on_begin: called at the first event, when the prompt has been computed."""
         self._on_begin = on_begin
         self._leg = leg
-        self._stream = stream
+        self._stream: EngineStream | None = None
         self._call = call
         self._events = EventRelay(facts.endpoint, wants_id=facts.stores)
         self.failed = False
+
+    def take(self, stream: EngineStream) -> Sink | None:
+        """What relays an answer whose head has come; None where it is no stream of events."""
+        if not 200 <= stream.status < 300 or not is_event_stream(stream.headers):
+            return None
+        self._stream = stream
+        return self._relay
+
+    @property
+    def taken(self) -> bool:
+        """The answer is a stream of events."""
+        return self._stream is not None
 
     @property
     def captured(self) -> Any:
@@ -60,7 +70,7 @@ class StreamRelay:
         """The stream's last event has passed."""
         return self._events.done
 
-    def __call__(self, data: bytes) -> None:
+    def _relay(self, data: bytes) -> None:
         """Raises PassOn or AnsweredBadly (an error before anything else), NotAnObject, EventTooLarge."""
         ready = self._events.feed(data)
         if ready:
@@ -84,10 +94,11 @@ class StreamRelay:
         self._call.write(events)
 
     def _begin(self) -> None:
+        stream, reply = self._stream, self._call.reply
+        assert stream is not None
         self._on_begin()
-        self._call.start(self._stream.status, self._stream.headers)
-        self._call.reply.on_pause = self._stream.pause
-        self._call.reply.on_resume = self._stream.resume
+        self._call.start(stream.status, stream.headers)
+        reply.on_pause, reply.on_resume = stream.pause, stream.resume
 
 
 def _as_answer(leg: Leg, error: bytes) -> PassOn | AnsweredBadly:

@@ -112,20 +112,38 @@ def test_a_stream_is_framed_in_chunks(run, serving):
     run(main())
 
 
-def test_the_head_does_not_wait_for_a_body(run, serving):
+def test_the_head_and_the_first_piece_are_sent_at_once_and_together(run, serving):
     async def main():
         go = asyncio.Event()
 
         async def handler(_, reply):
             reply.start(200, [])
+            reply.write(b"first")
             await go.wait()
             reply.end()
 
         async with serving(handler) as served:
             wire = await served.connect()
             wire.send(GET)
-            assert (await wire.head())[0] == 200
+            sent = await wire.reader.read(65536)
+            assert sent.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert sent.endswith(b"\r\n\r\n5\r\nfirst\r\n")
             go.set()
+            assert await wire.reader.readexactly(5) == b"0\r\n\r\n"
+
+    run(main())
+
+
+def test_an_answer_without_a_body_has_its_head(run, serving):
+    async def main():
+        async def handler(_, reply):
+            reply.start(200, [])
+            reply.end()
+
+        async with serving(handler) as served:
+            wire = await served.connect()
+            wire.send(GET)
+            assert (await wire.head())[0] == 200
             assert await wire.chunks() == b""
 
     run(main())
@@ -309,6 +327,7 @@ def test_a_handler_that_is_cancelled_cuts_its_answer(run, serving):
     async def main():
         async def handler(_, reply):
             reply.start(200, [])
+            reply.write(b"begun")
             await asyncio.sleep(0.01)
             raise asyncio.CancelledError
 
@@ -316,7 +335,7 @@ def test_a_handler_that_is_cancelled_cuts_its_answer(run, serving):
             wire = await served.connect()
             wire.send(GET)
             await wire.head()
-            assert await wire.rest() == b""
+            assert await wire.rest() == b"5\r\nbegun\r\n"
 
     run(main())
 

@@ -16,9 +16,9 @@ from toolkit.router.wire.deadlines import Deadlines
 from toolkit.router.wire.engine_connection import EngineConnection
 from toolkit.router.wire.headers import RawHeaders
 from toolkit.router.wire.origin import Origin
-from toolkit.router.wire.stream import EngineFailed, EngineLeft, EngineStream
+from toolkit.router.wire.stream import EngineFailed, EngineLeft, EngineStream, OnHead, Sink
 
-__all__ = ["Answer", "EngineClient", "EngineFailed", "EngineLeft", "EngineLeg", "EngineStream"]
+__all__ = ["Answer", "EngineClient", "EngineFailed", "EngineLeft", "EngineLeg", "EngineStream", "Sink"]
 
 Piece = bytes | memoryview
 Body = bytes | Sequence[Piece]
@@ -107,22 +107,29 @@ class EngineClient:
         silence_s: float,
         on_sent: Callable[[], None] | None = None,
         *,
+        on_head: OnHead | None = None,
         fresh: bool = False,
     ) -> EngineStream:
         """A POST whose answer may come for hours, but not with more than `silence_s` of silence.
 
         on_sent: called once, when the operating system has taken the whole request: the engine will see it
             even if the stream is aborted after that.
+        on_head: called when status and headers have come; answers with what takes the body, piece by piece as
+            it comes, or with None.
         fresh: on a connection of its own, so that it is never sent a second time.
 
-        Returns: the answer, of which status and headers have come. It must be read to its end or aborted.
+        Returns: the answer, of which status and headers have come. It must be read to its end or aborted,
+            unless `on_head` named a taker: then it is complete.
 
         Raises:
-            EngineFailed: no answer began.
+            EngineFailed: no answer began, or the one that is taken broke or was silent for too long.
+            whatever its taker raises.
         """
         request = _request("POST", leg.origin, path, headers, body)
         told = None if on_sent is None else _Once(on_sent)
-        return await self._exchange(leg, request, fresh=fresh, silence_s=silence_s, on_sent=told)
+        return await self._exchange(
+            leg, request, fresh=fresh, silence_s=silence_s, on_sent=told, on_head=on_head
+        )
 
     async def _exchange(
         self,
@@ -135,6 +142,7 @@ class EngineClient:
         limit: int | None = None,
         bodiless: bool = False,
         on_sent: Callable[[], None] | None = None,
+        on_head: OnHead | None = None,
     ) -> EngineStream:
         """An answer: its head, or with `limit` all of it. A connection that the engine had closed before it
         saw the request is followed by a new one."""
@@ -146,7 +154,13 @@ class EngineClient:
                 within_s = min(self._connect_timeout_s, until - monotonic())
                 connection = await self._connect(leg, within_s, again=tried)
             stream = EngineStream(
-                leg, connection, silence_s=silence_s, until=until, limit=limit, bodiless=bodiless
+                leg,
+                connection,
+                silence_s=silence_s,
+                until=until,
+                limit=limit,
+                bodiless=bodiless,
+                on_head=on_head,
             )
             connection.send(stream, pieces, size, on_sent)
             try:

@@ -114,6 +114,8 @@ class EngineConnection(asyncio.Protocol):
             return
         if self._complete:
             stream.complete = True
+        if stream.awaits_head and stream.status:
+            stream.begun()
         pieces = self._pieces
         if pieces:
             piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -134,8 +136,6 @@ class EngineConnection(asyncio.Protocol):
         elif stream.status:
             if stream.silence_s:
                 self.deadline = math.inf if stream.held else monotonic() + stream.silence_s
-            if stream.awaits_head:
-                stream.begun()
         elif self._heard > _MAX_HEAD_BYTES:
             self._fail("sent endless headers")
 

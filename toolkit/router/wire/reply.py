@@ -32,6 +32,7 @@ class Reply:
     Attributes:
         gone: the client left, or read nothing for `stall_timeout_s`, before the end.
         started, ended: an answer has begun, is complete (or was cut by `abort`).
+        handler: the task that answers, while it does.
         paused: more is written than the client takes; `on_pause` was called, `on_resume` will be.
         on_pause, on_resume: called when that begins and ends.
     """
@@ -47,6 +48,7 @@ class Reply:
         "_told_gone",
         "ended",
         "gone",
+        "handler",
         "on_pause",
         "on_resume",
         "started",
@@ -62,6 +64,7 @@ class Reply:
         self._on_gone: Callable[[], None] | None = None
         self._told_gone = False
         self.gone = self.started = self.ended = False
+        self.handler: asyncio.Task[None] | None = None
         self.on_pause: Callable[[], None] | None = None
         self.on_resume: Callable[[], None] | None = None
 
@@ -85,7 +88,7 @@ class Reply:
             asyncio.get_running_loop().call_soon(self._connection.client_left, self)
 
     def start(self, status: int, headers: RawHeaders, length: int | None = None) -> None:
-        """Begins an answer whose body follows by `write`.
+        """Begins an answer whose body follows by `write`; its head travels with the first piece.
 
         length: of the body in bytes; None sends it in chunks (HTTP/1.0: until the connection closes).
 
@@ -110,8 +113,6 @@ class Reply:
             return
         self._left = length
         self._framing = _DROPPED if bodiless else _CHUNKED if chunked else _PLAIN
-        # What is written before the loop goes on travels with the head.
-        asyncio.get_running_loop().call_soon(self._flush)
 
     def write(self, data: bytes) -> None:
         """Sends a piece of the body; does nothing once the client is gone.
@@ -125,21 +126,18 @@ class Reply:
         if framing == _CHUNKED:
             if size == 0:
                 return
-            if self._head:
-                self._write_with_head(b"%x\r\n" % size, data, b"\r\n")
-            elif size > _JOIN_BYTES:
-                self._connection.transport.writelines((b"%x\r\n" % size, data, b"\r\n"))
+            head, self._head = self._head, b""
+            if size > _JOIN_BYTES:
+                self._connection.transport.writelines((b"%b%x\r\n" % (head, size), data, b"\r\n"))
             else:
-                self._connection.transport.write(b"%x\r\n%b\r\n" % (size, data))
+                self._connection.transport.write(b"%b%x\r\n%b\r\n" % (head, size, data))
         elif framing == _PLAIN:
             if self._left is not None:
                 if size > self._left:
                     raise ValueError("the body is longer than announced")
                 self._left -= size
-            if self._head:
-                self._write_with_head(data)
-            else:
-                self._connection.transport.write(data)
+            self._flush()
+            self._connection.transport.write(data)
         elif framing == _SILENT and not self.gone:
             raise RuntimeError("the answer has not begun or has ended")
 
@@ -193,6 +191,11 @@ class Reply:
             self._connection.transport.write(head + body)
         self._finish()
 
+    def cancel(self) -> None:
+        """Cancels the handler."""
+        if self.handler is not None:
+            self.handler.cancel()
+
     def abort(self) -> None:
         """Cuts the connection: the client sees that the answer is incomplete. Later pieces are dropped."""
         if not self.ended:
@@ -204,12 +207,6 @@ class Reply:
         self.ended = True
         self._framing = _SILENT
         self._connection.answered(self._keep_alive)
-
-    def _write_with_head(self, *pieces: bytes) -> None:
-        """Small pieces wait for the loop to go on, as the head does."""
-        self._head += b"".join(pieces)
-        if len(self._head) > _JOIN_BYTES:
-            self._flush()
 
     def _flush(self) -> None:
         head, self._head = self._head, b""

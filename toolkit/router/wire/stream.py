@@ -13,6 +13,9 @@ from toolkit.router.wire.headers import RawHeaders
 if TYPE_CHECKING:
     from toolkit.router.wire.engine_connection import EngineConnection
 
+Sink = Callable[[bytes], None]
+OnHead = Callable[["EngineStream"], Sink | None]
+
 # What may come before anybody reads it; then the engine has to wait.
 _UNREAD_BYTES = 262_144
 
@@ -58,6 +61,7 @@ class EngineStream:
         "_connection",
         "_failure",
         "_limit",
+        "_on_head",
         "_over",
         "_parts",
         "_size",
@@ -86,10 +90,12 @@ class EngineStream:
         until: float = math.inf,
         limit: int | None = None,
         bodiless: bool = False,
+        on_head: OnHead | None = None,
     ) -> None:
         """silence_s, until: how long the engine may be silent, when it must have ended (time.monotonic).
 
         limit: bytes of a body that is kept whole; None for one that is read as it comes.
+        on_head: called when the head has come; it may name what takes the body from its first byte on.
         """
         self.leg = leg
         self.status = 0
@@ -101,7 +107,8 @@ class EngineStream:
         self.bodiless = bodiless
         self.stale = False
         self.awaits_head = limit is None
-        self.sink: Callable[[bytes], None] | None = None
+        self.sink: Sink | None = None
+        self._on_head = on_head
         self._limit = limit
         self._connection = connection
         self._parts: list[bytes] = []
@@ -130,7 +137,7 @@ class EngineStream:
         await self.relay(take)
         return b"".join(parts)
 
-    async def relay(self, sink: Callable[[bytes], None]) -> None:
+    async def relay(self, sink: Sink) -> None:
         """Hands every piece of the body to `sink` as it comes; returns at its regular end.
 
         Raises:
@@ -191,7 +198,8 @@ class EngineStream:
     # What the client and the connection call.
 
     async def wait(self) -> None:
-        """Until the head has come, if the answer is read as it comes, or its end.
+        """Until the head has come, if the answer is read as it comes and nobody takes its body by then, or
+        its end.
 
         Raises:
             EngineFailed: it never will. When cancelled, the connection is closed.
@@ -229,8 +237,13 @@ class EngineStream:
             self.failed(EngineFailed(self.leg, f"answered more than {self._limit} bytes", status=self.status))
 
     def begun(self) -> None:
+        """The head has come: whoever waits goes on, unless the body has a taker from here on."""
         self.awaits_head = False
-        self._wake()
+        on_head, self._on_head = self._on_head, None
+        if on_head is not None:
+            self.sink = on_head(self)
+        if self.sink is None:
+            self._wake()
 
     def ended(self) -> None:
         self.sink = None
