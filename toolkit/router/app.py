@@ -85,7 +85,7 @@ class App:
             call.record.key_name = state.api_keys.check(call.request.headers)
             if call.record.key_name is None:
                 raise Refusal(401, "This router needs an API key: Authorization: Bearer KEY.")
-        call.reply.on_gone = _cancel_this()
+        call.reply.on_gone = call.reply.cancel
         async with state.admission.place(call.reply):
             call.record.queue_ms = (time.monotonic() - call.record.started) * 1000
             await work(call)
@@ -105,7 +105,7 @@ class App:
     async def _generate(self, call: Call) -> None:
         state, request, record = self._state, call.request, call.record
         credential = tenant(request.headers, state.tenant_secret)
-        facts = read_request(Endpoint(request.path), request.body, request.headers, credential)
+        facts = read_request(_ENDPOINTS[request.path], request.body, request.headers, credential)
         record.stream = facts.stream
         if facts.conversation is not None:
             record.conversation, record.identity = facts.conversation, "explicit"
@@ -115,17 +115,7 @@ class App:
         await Exchange(state, facts, call, headers, credential).run()
 
 
-def _cancel_this() -> Callable[[], None]:
-    """What ends the running task."""
-    task = asyncio.current_task()
-    assert task is not None
-
-    def cancel() -> None:
-        task.cancel()
-
-    return cancel
-
-
+_ENDPOINTS = {endpoint.value: endpoint for endpoint in Endpoint}
 _ERRORS: dict[str, Dialect] = {
     **{endpoint.value: DIALECTS[endpoint].errors for endpoint in Endpoint},
     "/v1/messages/count_tokens": DIALECTS[Endpoint.MESSAGES].errors,

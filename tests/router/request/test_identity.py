@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -95,7 +96,7 @@ class TestMessages:
 
     @pytest.mark.parametrize("field", OTHERS)
     def test_another_scope_has_no_key_in_common(self, field):
-        other = SCOPE._replace(**{field: OTHERS[field]})
+        other = replace(SCOPE, **{field: OTHERS[field]})
         mine, theirs = (keys_of_messages(scope, history(3)) for scope in (SCOPE, other))
         assert not all_keys(mine) & all_keys(theirs)
 
@@ -116,7 +117,7 @@ class TestMessages:
         assert keys_of_messages(SCOPE, one).end != keys_of_messages(SCOPE, other).end
 
     def test_what_stands_before_does_not_run_into_each_other(self):
-        scopes = [SCOPE._replace(before=before) for before in [(b"ab", b""), (b"a", b"b")]]
+        scopes = [replace(SCOPE, before=before) for before in [(b"ab", b""), (b"a", b"b")]]
         assert len({keys_of_messages(scope, [b"{}"]).end for scope in scopes}) == 2
 
     @pytest.mark.parametrize("mark", [{"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}])
@@ -150,11 +151,11 @@ class TestMessages:
 class TestNames:
     def test_a_name_is_of_its_endpoint_model_salt_and_tenant(self):
         fields = [field for field in OTHERS if field not in ("before", "cache_key")]
-        scopes = [SCOPE, *(SCOPE._replace(**{field: OTHERS[field]}) for field in fields)]
+        scopes = [SCOPE, *(replace(SCOPE, **{field: OTHERS[field]}) for field in fields)]
         assert len({keys_of_name(scope, "name").explicit for scope in scopes}) == 5
 
     def test_it_stays_whatever_is_said(self):
-        scope = SCOPE._replace(before=(b"other tools",), cache_key="key")
+        scope = replace(SCOPE, before=(b"other tools",), cache_key="key")
         named = {
             keys_of_name(SCOPE, "name").explicit,
             keys_of_messages(SCOPE, history(1), "name").explicit,
@@ -168,7 +169,7 @@ class TestNames:
         assert keys_of_name(SCOPE, name).explicit is None
 
     def test_a_cache_key_names_only_what_has_no_history(self):
-        scope = SCOPE._replace(cache_key="shared")
+        scope = replace(SCOPE, cache_key="shared")
         assert keys_of_messages(scope, history(1)).explicit is None
         assert keys_of_prompt(scope, b'"' + b"p" * 600 + b'"').explicit is None
         short = keys_of_prompt(scope, b'"short"')
@@ -229,6 +230,6 @@ class TestPrompts:
 
     @pytest.mark.parametrize("field", OTHERS)
     def test_another_scope_has_no_key_in_common(self, field):
-        other = SCOPE._replace(**{field: OTHERS[field]})
+        other = replace(SCOPE, **{field: OTHERS[field]})
         prompt = orjson.dumps("p" * 3000)
         assert not all_keys(keys_of_prompt(SCOPE, prompt)) & all_keys(keys_of_prompt(other, prompt))

@@ -53,7 +53,8 @@ class Reason(StrEnum):
     """It was measured to be slower, and is measured again."""
 
 
-class Turn(NamedTuple):
+@dataclass(slots=True)
+class Turn:
     """What is known of a turn before it begins.
 
     Attributes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
@@ -30,7 +31,8 @@ class HasHeaders(Protocol):
         """The first value."""
 
 
-class Facts(NamedTuple):
+@dataclass(slots=True)
+class Facts:
     """What the router needs to know about a request.
 
     Attributes:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from xxhash import xxh3_128
 
@@ -32,7 +32,8 @@ class _HasValues(Protocol):
     def all(self, name: bytes) -> Sequence[bytes]: ...
 
 
-class Scope(NamedTuple):
+@dataclass(slots=True)
+class Scope:
     """What must be equal before two histories are compared at all.
 
     Attributes:
@@ -73,7 +74,8 @@ class Text:
             yield self.tenant + running.digest()
 
 
-class Keys(NamedTuple):
+@dataclass(slots=True)
+class Keys:
     """Under which keys a conversation may be found, each of 32 bytes.
 
     Attributes:

@@ -134,7 +134,7 @@ class HttpServer:
 
     def run(self, request: Request, reply: Reply) -> None:
         """Starts the handler."""
-        self._running[reply] = self._loop.create_task(self._handle(request, reply))
+        self._running[reply] = reply.handler = self._loop.create_task(self._handle(request, reply))
 
     async def _handle(self, request: Request, reply: Reply) -> None:
         try:
@@ -152,6 +152,8 @@ class HttpServer:
                 body = error_body(500, "The router failed on this request; its log says why.")
                 reply.whole(500, [(b"content-type", b"application/json")], body)
         finally:
+            # It leads back here: without it both die now, and not when cycles are looked for.
+            reply.handler = None
             self._running.pop(reply, None)
             self._note_end()
 
