@@ -69,7 +69,7 @@ async def measure(given: argparse.Namespace, command: str, report: Report, group
 def run(given: argparse.Namespace) -> Report:
     """Raises BenchFailed."""
     command, missing = (given.ours, ()) if given.ours else targets.our_command(given.form)
-    of_form = "" if given.ours else f", {given.form}"
+    of_form = "" if given.ours else f", {given.form}, on {targets.interpreter(given.form)}"
     report = Report(
         machine.facts(of_form), {"command of ours": command, "command of vllm-router": targets.PEER}
     )

@@ -19,6 +19,7 @@ CHUNK_STREAMS = 64
 CHUNK_GAP_S = 0.02
 TTFT_CHUNKS = 16
 TTFT_GAP_S = 0.01
+TTFT_JITTER = 0.2
 
 
 @dataclass
@@ -31,9 +32,13 @@ class Bench:
     warm_s: float
     window_s: float
 
+    def _answer(self, chunks: int, gap_s: float, jitter: float = 0.0) -> None:
+        """How the stub engines answer from now on."""
+        self.pair.chunks, self.pair.gap_s, self.pair.jitter = chunks, gap_s, jitter
+
     async def saturate(self, router: Router, size: int, new: tuple[int, ...]) -> Window:
         """32 clients ask as fast as they are answered; a stream's events are sent at once."""
-        self.pair.chunks, self.pair.gap_s = SATURATION_CHUNKS, 0.0
+        self._answer(SATURATION_CHUNKS, 0.0)
         tally = Tally(SATURATION_CHUNKS + EXTRA_EVENTS)
         source = conversations(size, new, SATURATION_CHUNKS)
         clients = [
@@ -46,7 +51,7 @@ class Bench:
 
     async def first_tokens(self, router: Router | None, size: int, clients: int) -> Window:
         """First turns, so that there are always two legs; without a router the clients ask the engines."""
-        self.pair.chunks, self.pair.gap_s = TTFT_CHUNKS, TTFT_GAP_S
+        self._answer(TTFT_CHUNKS, TTFT_GAP_S, TTFT_JITTER)
         tally = Tally(TTFT_CHUNKS + EXTRA_EVENTS)
         source = conversations(size, (), TTFT_CHUNKS)
         made = [await self._client(router, source, tally) for _ in range(clients)]
@@ -54,7 +59,7 @@ class Bench:
         lag = TTFT_CHUNKS * TTFT_GAP_S / clients
         pid = router.pid if router else None
         return await observe(
-            made, tally, pid, self.cores, warm_s=self.warm_s, window_s=1.5 * self.window_s, lag_s=lag
+            made, tally, pid, self.cores, warm_s=self.warm_s, window_s=self.window_s / 2, lag_s=lag
         )
 
     async def _client(self, router: Router | None, source: Iterator[Turns], tally: Tally) -> RouterClient:
@@ -66,7 +71,7 @@ class Bench:
     async def chunks(self, router: Router) -> Window:
         """64 streams, each with an event every 20 ms, none at the same moment; no request begins or ends."""
         seconds = self.warm_s + 2 * self.window_s
-        self.pair.chunks, self.pair.gap_s = round((seconds + 0.5) / CHUNK_GAP_S), CHUNK_GAP_S
+        self._answer(round((seconds + 0.5) / CHUNK_GAP_S), CHUNK_GAP_S)
         tally = Tally(self.pair.chunks + EXTRA_EVENTS)
         source = conversations(4096, (), SATURATION_CHUNKS)
 

@@ -59,17 +59,22 @@ def cpu_per_event(window: Window) -> float:
     return 1e6 * window.cpu_s / max(window.events, 1)
 
 
-def first_token(window: Window) -> float:
-    """Milliseconds, the median."""
-    return 1000 * median(window.first_s)
-
-
 def typical(windows: Sequence[Window], value: Callable[[Window], float]) -> tuple[float, bool]:
-    """The median over the quiet windows, where at least half are; else over all, and True."""
+    """The median over the windows that count, and whether noisy ones had to."""
+    counted, noisy = _counted(windows)
+    return median(map(value, counted)), noisy
+
+
+def first_token(windows: Sequence[Window]) -> tuple[float, bool]:
+    """Milliseconds, the median over all requests of the windows that count; whether noisy ones had to."""
+    counted, noisy = _counted(windows)
+    return 1000 * median(second for window in counted for second in window.first_s), noisy
+
+
+def _counted(windows: Sequence[Window]) -> tuple[Sequence[Window], bool]:
+    """The quiet ones, where at least half are; else all, and True."""
     quiet = [window for window in windows if not window.noisy]
-    if 2 * len(quiet) >= len(windows):
-        return median(map(value, quiet)), False
-    return median(map(value, windows)), True
+    return (quiet, False) if 2 * len(quiet) >= len(windows) else (windows, True)
 
 
 def cpu_row(what: str, case: Measured) -> Row:
@@ -90,9 +95,9 @@ def rate_row(what: str, case: Measured) -> Row:
 
 
 def ttft_row(what: str, case: Measured) -> Row:
-    """What the router adds: in each round its median less the floor's."""
+    """What the router adds: its median less the floor's."""
     (floor, some), (ours, more), (peer, most) = (
-        typical(case[target], first_token) for target in ("floor", "ours", "peer")
+        first_token(case[target]) for target in ("floor", "ours", "peer")
     )
     return Row(
         what,

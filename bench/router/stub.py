@@ -101,11 +101,13 @@ class Pair:
     Attributes:
         chunks: tokens of each generation, one event each.
         gap_s: seconds between two tokens of a stream.
+        jitter: the share of that by which streams differ at most, so that none stays in step with another.
         seen: every generate request as (role, path, body), where a list is given.
     """
 
     chunks: int = 16
     gap_s: float = 0.0
+    jitter: float = 0.0
     leases: Leases = field(default_factory=Leases)
     seen: list[tuple[Role, str, dict[str, Any]]] | None = None
     requests: dict[Role, int] = field(default_factory=lambda: {"prefill": 0, "decode": 0})
@@ -184,8 +186,9 @@ class Engine(asyncio.Protocol):
         self._transport.write(start[0])
         loop = asyncio.get_running_loop()
         now = loop.time()
+        gap_s = pair.gap_s * (1 + pair.jitter * random.uniform(-1, 1))
         self._timers = [
-            loop.call_at(now + number * pair.gap_s, self._transport.write, piece)
+            loop.call_at(now + number * gap_s, self._transport.write, piece)
             for number, piece in enumerate((*start[1:], end), start=1)
         ]
 

@@ -36,18 +36,30 @@ class Case:
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured. Times are seconds."""
+    """How much is measured. Times are seconds.
+
+    Times to first tokens are looked at in many short windows: what else this machine's host does changes them
+    more than any router, and for seconds at a time.
+    """
 
     rounds: int
     ttft_rounds: int
+    chunk_rounds: int
     warm_s: float
     window_s: float
     ttft_sizes: tuple[int, ...]
     two_legs: bool
 
+    def rounds_of(self, group: str) -> int:
+        return {"ttft": self.ttft_rounds, "chunks": self.chunk_rounds}.get(group, self.rounds)
 
-FULL = Plan(rounds=5, ttft_rounds=3, warm_s=0.4, window_s=1.5, ttft_sizes=SIZES[:2], two_legs=True)
-QUICK = Plan(rounds=3, ttft_rounds=2, warm_s=0.3, window_s=0.8, ttft_sizes=SIZES[1:2], two_legs=False)
+
+FULL = Plan(
+    rounds=5, ttft_rounds=12, chunk_rounds=3, warm_s=0.4, window_s=1.5, ttft_sizes=SIZES[:2], two_legs=True
+)
+QUICK = Plan(
+    rounds=3, ttft_rounds=4, chunk_rounds=2, warm_s=0.3, window_s=0.8, ttft_sizes=SIZES[1:2], two_legs=False
+)
 
 
 def cases(bench: Bench, plan: Plan, ours: Router, peer: Router) -> list[Case]:
@@ -94,16 +106,17 @@ async def run(chosen: list[Case], plan: Plan, report: results.Report) -> None:
     """Fills the report's rows and windows."""
     measured: dict[str, Measured] = {case.name: {target: [] for target in case.steps} for case in chosen}
     began = time.monotonic()
-    for number in range(plan.rounds):
+    rounds = max(plan.rounds_of(case.group) for case in chosen) if chosen else 0
+    for number in range(rounds):
         for case in chosen:
-            if case.group != "cpu" and number >= plan.ttft_rounds:
+            if number >= plan.rounds_of(case.group):
                 continue
             # The one that begins alternates too.
             for target in sorted(case.steps, reverse=number % 2 == 1):
                 window = await case.steps[target]()
                 measured[case.name][target].append(window)
                 report.windows.append((f"{case.group}: {case.name}", target, window))
-        print(f"round {number + 1} of {plan.rounds}, {time.monotonic() - began:.0f} s", file=sys.stderr)
+        print(f"round {number + 1} of {rounds}, {time.monotonic() - began:.0f} s", file=sys.stderr)
     for case in chosen:
         report.rows += case.rows(measured[case.name])
     noisy = [window for _, _, window in report.windows if window.noisy]

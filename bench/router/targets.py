@@ -36,6 +36,11 @@ SWITCHED_ON = {
     "--lease-hold": "900",
 }
 """Everything of ours that costs something and is off unless an option says otherwise."""
+_INTERPRETER = """
+import platform
+shared = "libpython" in open("/proc/self/maps").read()
+print("Python", platform.python_version() + (" with a shared libpython" if shared else ""))
+"""
 PEER = (
     "{peer} --vllm-pd-disaggregation --kv-connector nixl --policy round_robin --log-level warning"
     " --host 127.0.0.1 --port {port} --prefill {prefill} --decode {decode} --prometheus-port {free}"
@@ -82,6 +87,18 @@ def our_command(form: str) -> tuple[str, tuple[str, ...]]:
     has = {option for option in SWITCHED_ON if option in shown.stdout}
     on = " ".join(f"{option} {value}" for option, value in SWITCHED_ON.items() if option in has)
     return f"{ours} {on}".strip(), tuple(option for option in SWITCHED_ON if option not in has)
+
+
+def interpreter(form: str) -> str:
+    """What our router in that form runs on; that libpython is shared is said, since it costs a fifth."""
+    told = subprocess.run(
+        [f"{FORMS[form]}/bin/python", "-c", _INTERPRETER],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return told.stdout.strip()
 
 
 @asynccontextmanager

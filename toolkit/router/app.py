@@ -102,7 +102,7 @@ class App:
             raise Refusal(405, f"{request.path} takes {allow}, not {request.method}.", allow=allow)
         return work
 
-    async def _generate(self, call: Call) -> None:
+    def _generate(self, call: Call) -> Awaitable[None]:
         state, request, record = self._state, call.request, call.record
         credential = tenant(request.headers, state.tenant_secret)
         facts = read_request(_ENDPOINTS[request.path], request.body, request.headers, credential)
@@ -112,7 +112,7 @@ class App:
         elif facts.keys.chain:
             record.conversation, record.identity = facts.keys.chain[0], "automatic"
         headers = to_engine(request.headers, record.request_id, state.engine_authorization)
-        await Exchange(state, facts, call, headers, credential).run()
+        return Exchange(state, facts, call, headers, credential).run()
 
 
 _ENDPOINTS = {endpoint.value: endpoint for endpoint in Endpoint}

@@ -6,9 +6,9 @@ import asyncio
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, cast
 
 from toolkit.router.request.refusal import Refusal
 
@@ -66,12 +66,15 @@ class Admission:
         """
         return _Place(self, reply)
 
-    async def _enter(self, reply: Waiting) -> None:
-        if self.running < self._max_concurrent:
-            self.running += 1
-            if self.running == self._max_concurrent:
-                self._full_since = self._clock()
-            return
+    def _enter(self, reply: Waiting) -> Awaitable[None]:
+        if self.running >= self._max_concurrent:
+            return self._wait(reply)
+        self.running += 1
+        if self.running == self._max_concurrent:
+            self._full_since = self._clock()
+        return _NOTHING
+
+    async def _wait(self, reply: Waiting) -> None:
         if reply.gone:
             raise ClientLeft
         if len(self._queue) >= self._max_queue:
@@ -145,10 +148,21 @@ class _Place:
         self._admission = admission
         self._reply = reply
 
-    async def __aenter__(self) -> None:
-        await self._admission._enter(self._reply)
+    def __aenter__(self) -> Awaitable[None]:
+        return self._admission._enter(self._reply)
 
-    async def __aexit__(
+    def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> Awaitable[None]:
         self._admission._leave()
+        return _NOTHING
+
+
+class _Nothing:
+    """To be awaited where there is nothing to wait for; costs less than a coroutine."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        return cast(Generator[None, None, None], iter(()))
+
+
+_NOTHING = _Nothing()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from toolkit.router.paths.costs import Costs
@@ -98,7 +98,8 @@ class Limits:
     path: Path | None = None
 
 
-class Choice(NamedTuple):
+@dataclass(slots=True)
+class Choice:
     """A path and why."""
 
     path: Path

@@ -117,7 +117,7 @@ def _decoded(name: str, text: msgspec.Raw) -> Any:
 
 
 def _check_depth(name: str, text: bytes) -> None:
-    if text.count(b"[") + text.count(b"{") <= _DEEP:
+    if len(text) <= _DEEP or text.count(b"[") + text.count(b"{") <= _DEEP:
         return
     try:
         orjson.dumps(orjson.loads(text))

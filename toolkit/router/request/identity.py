@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Protocol
 
 from xxhash import xxh3_128
 
 TENANT_BYTES = 16
+# Of the latest tenants the digest is known without making it.
+_TENANTS = 1024
 KEY_BYTES = 32
 """The tenant's 16 and a digest of 16: no key of one tenant ever equals a key of another."""
 
@@ -100,8 +103,13 @@ def tenant(headers: _HasValues, secret: bytes) -> bytes:
     """
     if not 16 <= len(secret) <= 64:
         raise ValueError("the tenant secret must have 16 to 64 bytes")
-    credentials = [list(headers.all(b"authorization")), list(headers.all(b"x-api-key"))]
-    return blake2b(repr(credentials).encode(), key=secret, digest_size=TENANT_BYTES).digest()
+    return _tenant(secret, tuple(headers.all(b"authorization")), tuple(headers.all(b"x-api-key")))
+
+
+@lru_cache(_TENANTS)
+def _tenant(secret: bytes, *credentials: tuple[bytes, ...]) -> bytes:
+    text = repr([list(each) for each in credentials])
+    return blake2b(text.encode(), key=secret, digest_size=TENANT_BYTES).digest()
 
 
 def keys_of_messages(scope: Scope, messages: Sequence[bytes], name: str | None = None) -> Keys:

@@ -7,7 +7,7 @@ import errno
 import math
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Protocol, cast
@@ -98,7 +98,7 @@ class EngineClient:
         )
         return Answer(stream.status, stream.headers, stream.body())
 
-    async def open(
+    def open(
         self,
         leg: EngineLeg,
         path: str,
@@ -109,7 +109,7 @@ class EngineClient:
         *,
         on_head: OnHead | None = None,
         fresh: bool = False,
-    ) -> EngineStream:
+    ) -> Awaitable[EngineStream]:
         """A POST whose answer may come for hours, but not with more than `silence_s` of silence.
 
         on_sent: called once, when the operating system has taken the whole request: the engine will see it
@@ -127,9 +127,7 @@ class EngineClient:
         """
         request = _request("POST", leg.origin, path, headers, body)
         told = None if on_sent is None else _Once(on_sent)
-        return await self._exchange(
-            leg, request, fresh=fresh, silence_s=silence_s, on_sent=told, on_head=on_head
-        )
+        return self._exchange(leg, request, fresh=fresh, silence_s=silence_s, on_sent=told, on_head=on_head)
 
     async def _exchange(
         self,

@@ -68,6 +68,7 @@ class RequestReader:
         "_chunked",
         "_client",
         "_headers",
+        "_host",
         "_http10",
         "_left",
         "_max_body_bytes",
@@ -93,6 +94,8 @@ class RequestReader:
         self._client = client
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._rest = b""
+        # The one that was found valid last: a connection names the same in every request.
+        self._host = b""
         self.requests: deque[Request] = deque()
         self.refusal: Refusal | None = None
         self.last = False
@@ -269,8 +272,12 @@ class RequestReader:
         if host is None:
             if not self._http10:
                 self._refuse(400, "The request has no Host header.")
-        elif not _HOST.fullmatch(host) or (headers.repeats and len(headers.all(b"host")) > 1):
-            self._refuse(400, "The request's Host header is not one valid host.")
+        elif headers.repeats and len(headers.all(b"host")) > 1:
+            self._refuse(400, "The request has more than one Host header.")
+        elif host != self._host:
+            if not _HOST.fullmatch(host):
+                self._refuse(400, "The request's Host header is not a valid host.")
+            self._host = host
 
     def _check_framing(self, headers: Headers) -> None:
         coding, length = headers.get(b"transfer-encoding"), headers.get(b"content-length")
