@@ -235,4 +235,4 @@ def _pick(pool: Pool, holder: Leg | None) -> Leg:
 
 
 def _none_healthy(pool: Pool) -> Refusal:
-    return Refusal(503, f"No {pool.role} engine is healthy. Try again later.", retry_after_s=2)
+    return Refusal(503, f"No {pool.role} engine takes requests now. Try again later.", retry_after_s=2)

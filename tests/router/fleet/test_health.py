@@ -118,6 +118,24 @@ async def test_health_is_a_200_from_the_engine_in_time(engines):
 
 
 @pytest.mark.parametrize(
+    ("url", "said", "told"),
+    [
+        ("http://d", "cannot be reached (connection refused)", "it cannot be reached (connection refused)"),
+        ("http://d/v1", 404, "it answered 404 to GET /v1/health"),
+    ],
+)
+async def test_an_engine_that_never_gets_healthy_is_told_of_once_with_its_cause(
+    engines, caplog, url, said, told
+):
+    leg = Leg("prefill", url)
+    check = health_check(engines, 3.0)
+    engines.says[url, "/health"] = said
+    for _ in range(5):
+        leg.note_check(await check(leg), 3)
+    assert caplog.messages == [f"prefill {url} does not pass its health check: {told}"]
+
+
+@pytest.mark.parametrize(
     ("said", "offers"), [(200, True), (401, True), (403, True), (404, False), (405, False), (500, False)]
 )
 async def test_a_decode_leg_that_comes_is_asked_once_for_its_lease_routes(engines, said, offers):

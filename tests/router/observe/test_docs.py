@@ -6,6 +6,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from toolkit.router.observe.accesslog import log_line
+from toolkit.router.paths.choice import Reason
 
 DOCS = (Path(__file__).parents[3] / "docs" / "router-operations.md").read_text()
 
@@ -37,3 +38,8 @@ def test_every_member_of_the_access_log_is_explained(ended):
     (table,) = re.findall(r"\| member \| what \|\n(.*?)\n\n", DOCS, re.DOTALL)
     first_cells = "".join(re.findall(r"^\|([^|]*)\|", table, re.MULTILINE))
     assert set(re.findall(r"`(\w+)`", first_cells)) == members
+
+
+def test_every_reason_of_a_path_is_explained():
+    _, table = DOCS.split("\n## Reasons\n")
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE)) == {str(reason) for reason in Reason}

@@ -35,8 +35,10 @@ def health_check(client: Asks, timeout_s: float) -> Callable[[Leg], Awaitable[bo
                 leases = await client.whole(leg, "GET", "/pd/leases", b"", None, timeout_s)
                 # Refused for want of the secret, they are there all the same.
                 leg.offers_leases = leases.status in (200, 401, 403)
-        except EngineFailed:
+        except EngineFailed as failure:
+            leg.trouble = failure.why
             return False
+        leg.trouble = f"answered {answer.status} to GET {leg.origin.base}/health"
         return answer.status == 200
 
     return check

@@ -24,6 +24,7 @@ class Leg:
         in_flight: requests that it is working on, counted by `busy`.
         pending_tokens: prompt tokens of decode-local turns not yet answered; who sends the turns counts.
         failed_checks, failed_answers: bad ones in a row.
+        trouble: what the latest bad check met.
         away_until, away_s: until when, and how long, a leg ejected for its answers stays away.
         offers_leases: its handles name leases: it runs our connector.
         generation: the engine's id of its present start, as last seen in a handle.
@@ -46,6 +47,7 @@ class Leg:
         "pending_tokens",
         "returns",
         "role",
+        "trouble",
         "url",
     )
 
@@ -60,6 +62,7 @@ class Leg:
         self.pending_tokens = 0
         self.failed_checks = 0
         self.failed_answers = 0
+        self.trouble = ""
         self.away_until = 0.0
         self.away_s = 0.0
         self.generation: str | None = None
@@ -96,6 +99,8 @@ class Leg:
             self.healthy = True
             return
         self.failed_checks += 1
+        if self.failed_checks == eject_after:
+            _log.warning("%s does not pass its health check: it %s", self, self.trouble or "failed it")
         if self.failed_checks >= eject_after:
             self.eject()
 
