@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -193,3 +194,41 @@ def test_usage_is_shown_without_loading_the_server():
         assert re.search(rf"{option}\b", result.output)
     code = "import sys, toolkit.cli.router; sys.exit('uvloop' in sys.modules or 'httptools' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("host", "in_use", "told"),
+    [
+        # RFC 5737 keeps it for documentation: no machine has it.
+        ("192.0.2.1", False, "give an address of this machine with --host"),
+        ("no.such.host.invalid", False, "give an address of this machine with --host"),
+        (
+            "127.0.0.1",
+            True,
+            "stop what uses that address (`ss -ltnp` names it) or choose another with --port",
+        ),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_refused_with_what_to_do(host, in_use, told):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1] if in_use else 0
+        result = subprocess.run(
+            [
+                *TOOLKIT,
+                "--prefill",
+                "http://h:1",
+                "--decode",
+                "http://h:2",
+                "--host",
+                host,
+                "--port",
+                str(port),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert result.returncode == 1
+    assert f"The router cannot listen on {host} port {port}: " in result.stderr
+    assert result.stderr.splitlines()[-1] == f"Next: {told}"

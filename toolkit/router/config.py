@@ -88,11 +88,14 @@ class RouterConfig:
         self._check_hold()
 
     def _check_engines(self) -> None:
-        for role, urls in (("prefill", self.prefill), ("decode", self.decode)):
+        for role, urls, example in (
+            ("prefill", self.prefill, "http://10.0.0.1:8100"),
+            ("decode", self.decode, "http://10.0.0.2:8200"),
+        ):
             if not urls and self.members is None:
                 raise SettingsError(
                     f"The router has no {role} engine.",
-                    next_step=f"give at least one --{role} URL, for example --{role} http://10.0.0.1:8100, "
+                    next_step=f"give at least one --{role} URL, for example --{role} {example}, "
                     "or a file of engines with --members",
                 )
             object.__setattr__(self, role, tuple(_engine_url(f"--{role}", url) for url in urls))

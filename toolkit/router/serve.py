@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import socket
 import sys
@@ -84,8 +85,14 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise ToolkitError(
             f"The router cannot listen on {host} port {port}: {error.strerror or error}.",
-            next_step="stop what uses that address (`ss -ltnp` names it) or choose another with --port",
+            next_step=_LISTEN_ELSEWHERE.get(error.errno, "give an address of this machine with --host"),
         ) from error
+
+
+_LISTEN_ELSEWHERE: dict[int | None, str] = {
+    errno.EADDRINUSE: "stop what uses that address (`ss -ltnp` names it) or choose another with --port",
+    errno.EACCES: "choose a port from 1024 on with --port",
+}
 
 
 def serve(config: RouterConfig) -> None:
