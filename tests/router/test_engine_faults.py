@@ -319,6 +319,20 @@ def test_decode_breaks_in_the_middle_and_the_client_is_told(brief, conversation,
     assert brief.client.turn(endpoint, ["hi"], conversation_id=conversation).path == "prefill"
 
 
+@every_endpoint
+def test_decode_breaks_after_its_last_event_and_the_answer_is_whole(brief, conversation, endpoint):
+    decode = brief.decodes[0]
+    decode.fault, name = Fault(hang="end", only=1), f"no-end-{endpoint.name}"
+    answer = brief.client.turn(
+        endpoint, ["hi"], stream=True, conversation_id=conversation, headers={"X-Request-Id": name}
+    )
+    assert (answer.status, answer.body) == (200, decode.seen[0].clean)
+    line = brief.client.logged(name)
+    assert line["outcome"] == "ok"
+    assert "was silent" in line["failures"]
+    assert brief.client.turn(endpoint, ["hi"], conversation_id=conversation).status == 200
+
+
 @pytest.mark.parametrize("endpoint", STREAMS_WITH_ERRORS)
 def test_an_error_event_in_the_middle_is_the_engines_own_last_word(pair, conversation, endpoint):
     decode = pair.decodes[0]

@@ -139,8 +139,11 @@ class DecodeLeg:
         except EngineFailed as failure:
             if not call.reply.started:
                 raise
-            self._break_off(failure)
-            return
+            if not relay.done:
+                self._break_off(failure)
+                return
+            # The client has all of the answer: only the engine's connection has no good end.
+            self._state.failed(failure, call.record)
         except (NotAnObject, EventTooLarge) as error:
             if not call.reply.started:
                 raise _unfit(leg) from error
