@@ -14,19 +14,21 @@ from toolkit.router.wire.client import Answer
 from toolkit.router.wire.reader import Request
 
 
+@pytest.fixture(autouse=True)
+def compiled_only(request):
+    if not request.config.getoption("--compiled"):
+        pytest.skip("of the compiled form only")
+
+
 @pytest.mark.parametrize(
     "made", [Answer, Choice, Entry, Facts, Handle, Held, Keys, Request, RequestRecord, Scope, Turn]
 )
-def test_what_every_request_makes_is_made_by_compiled_code(request, made):
-    if not request.config.getoption("--compiled"):
-        pytest.skip("of the compiled form only")
+def test_what_every_request_makes_is_made_by_compiled_code(made):
     assert not inspect.isfunction(made.__init__), "dataclass has made it when the module was loaded"
 
 
-def test_what_an_ended_request_runs_through_is_compiled(request):
+def test_what_an_ended_request_runs_through_is_compiled():
     """A module that a request runs through and that is left out costs, and nothing else tells."""
-    if not request.config.getoption("--compiled"):
-        pytest.skip("of the compiled form only")
     from toolkit.router.observe import accesslog, ledger, metrics, recent, record
 
     interpreted = [
