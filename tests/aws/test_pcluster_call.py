@@ -112,6 +112,36 @@ def test_no_secret_of_its_words_is_told(tmp_path: Path, text: str) -> None:
     assert "hunter2" not in str(accepted).lower()
 
 
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        (["DELETE_IN_PROGRESS", "BUILD_COMPLETE"], "BUILD_COMPLETE"),
+        (["DELETE_IN_PROGRESS", "DELETE_IN_PROGRESS"], "DELETE_IN_PROGRESS"),
+        (["DELETE_IN_PROGRESS", ""], None),
+        (["BUILD_IN_PROGRESS"], "BUILD_IN_PROGRESS"),
+        (["BUILD_FAILED"], "BUILD_FAILED"),
+        (["BUILD_COMPLETE"], "BUILD_COMPLETE"),
+        ([""], None),
+    ],
+)
+def test_a_build_that_ends_while_it_is_asked_for_is_no_deletion(
+    tmp_path: Path, answers: list[str], told: str | None
+) -> None:
+    """pcluster's two looks, at AMIs and at stacks, are of two moments. "": there is none."""
+    queue = tmp_path / "answers"
+    queue.write_text("\n".join([*answers, "END"]))
+    body = f"""
+status, *rest = open({str(queue)!r}).read().split("\\n")
+open({str(queue)!r}, "w").write("\\n".join(rest))
+image = {{"imageId": "pd", "version": "3.14.2", "region": "ap-south-1", "imageBuildStatus": status}}
+missing = {{"message": "No image or stack associated with ParallelCluster image id: pd."}}
+print(json.dumps(image if status else missing))
+sys.exit(not status)"""
+    image = Pcluster(env_of(tmp_path, body), "ap-south-1", environment={}).describe_image("pd")
+    assert (image and image.status) == told
+    assert queue.read_text() == "END"
+
+
 def test_next_steps_name_settings_that_exist() -> None:
     from toolkit.remote.pcluster_error import _KNOWN
     from toolkit.settings.target import ParallelClusterTarget

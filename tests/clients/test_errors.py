@@ -122,7 +122,7 @@ def test_no_engine_at_all(tmp_path: Path, sdk: Any) -> None:
     ):
         ask(sdk, router)
     assert failure.value.status_code == 503
-    assert "No decode engine is healthy" in told(failure.value)[1]
+    assert "No decode engine takes requests now" in told(failure.value)[1]
 
 
 @SDKS

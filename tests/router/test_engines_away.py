@@ -1,5 +1,7 @@
 """Engines that are not there, go away, come back, or forget what they held."""
 
+import json
+
 import pytest
 
 from toolkit.router.request.dialects import Endpoint
@@ -28,6 +30,8 @@ def test_no_engine_at_all(router):
     for answer in (client.chat(), client.chat(stream=True), client.ask("GET", "/v1/models")):
         assert (answer.status, answer.json["error"]["code"]) == (503, 503)
         assert int(answer.headers["retry-after"]) > 0
+        line = client.logged(answer.headers["x-request-id"])
+        assert line["failures"] == json.dumps(answer.json["error"]["message"])
 
 
 @both_modes

@@ -79,6 +79,8 @@ def test_a_draining_engine_keeps_its_conversations_and_gets_no_new_ones(fleet, c
     first, second = fleet.urls
     fleet.write([{"url": first, "drain": True}, second])
     wait_until(lambda: fleet.draining(first) == 1 and second in fleet.healthy)
+    legs = fleet.client.ask("GET", "/health").json["decode"]
+    assert [(leg["url"], leg["draining"]) for leg in legs] == [(first, True), (second, False)]
     assert [fleet.client.complete().status for _ in range(3)] == [200] * 3
     assert [len(engine.seen) for engine in fleet.decodes] == [1, 3]
     assert fleet.client.chat(conversation).path == "readback"

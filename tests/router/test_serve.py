@@ -76,9 +76,26 @@ def test_it_drains_on_a_signal_and_exits_0(engine, conversation, number, make_cl
         assert process.wait(10) == 0
         with pytest.raises(ConnectionRefusedError):
             make_client(url).ask("GET", "/health")
+    assert "ends: takes no more connections; 1 requests have 60 s to finish" in log
+    assert "cut off" not in log
     assert "Prefill done in" in log
     assert "outcome=ok" in log
     assert "Traceback" not in log
+
+
+def test_what_the_drain_cuts_off_is_told(engine, make_client):
+    decode, _ = engine("decode")
+    decode.token_s = 30
+    with running(engine, "--drain-timeout", 0.1) as (process, url):
+        connection = make_client(url).send("POST", Endpoint.CHAT, {"messages": [], "stream": True})
+        wait_until(lambda: decode.seen)
+        os.kill(process.pid, signal.SIGTERM)
+        log = process.stderr.read()
+        assert process.wait(10) == 0
+        connection.close()
+    assert "1 requests have 0.1 s to finish" in log
+    assert "1 requests were cut off after 0.1 s" in log
+    assert "outcome=shutdown" in log
 
 
 def test_the_command_runs_the_form_that_is_installed(engine, make_client):

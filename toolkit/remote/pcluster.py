@@ -173,8 +173,14 @@ class Pcluster:
             )
 
     def describe_image(self, image_id: str) -> answer.Image | None:
-        """None if there is neither such an image nor a build of it."""
+        """None if there is neither such an image nor a build of it.
+
+        pcluster looks for the AMI first and for the build's stack then. Of a build that ends in between it
+        sees neither the AMI nor its success, only that the stack is being deleted: so this is asked again.
+        """
         document = self._found("describe-image", "--image-id", image_id)
+        if document and answer.image(document).status == "DELETE_IN_PROGRESS":
+            document = self._found("describe-image", "--image-id", image_id)
         return answer.image(document) if document else None
 
     def list_images(self) -> tuple[answer.Image, ...]:

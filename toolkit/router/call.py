@@ -52,6 +52,8 @@ class Call:
         """An error of the router, in the form that the answer's beginning allows."""
         if self.reply.ended:
             return
+        if refusal.status >= 500 and not self.record.failures:
+            self.record.failures.append(refusal.message)
         if self.reply.started:
             self.write(refusal.event(self.errors))
             self.reply.end()

@@ -62,7 +62,9 @@ class OperatorPages:
         ready = all(pool.ready for pool in pools)
         body: dict[str, object] = {"status": "ok" if ready else "unavailable"}
         for pool in pools:
-            body[pool.role] = [{"url": leg.url, "healthy": leg.healthy} for leg in pool.legs]
+            body[pool.role] = [
+                {"url": leg.url, "healthy": leg.healthy, "draining": leg.draining} for leg in pool.legs
+            ]
         return 200 if ready else 503, _JSON, orjson.dumps(body)
 
 

@@ -37,7 +37,7 @@ class Passthrough:
         async def work(call: Call) -> None:
             leg = pool.pick() or self._state.decode.pick() or self._state.prefill.pick()
             if leg is None:
-                raise Refusal(503, "No engine is healthy. Try again later.", retry_after_s=2)
+                raise Refusal(503, "No engine takes requests now. Try again later.", retry_after_s=2)
             call.pass_on(await self._ask(call, leg))
 
         return work

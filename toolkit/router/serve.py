@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import signal
 import socket
 import sys
@@ -20,6 +21,8 @@ from toolkit.router.wire.server import HttpServer, ServerLimits
 
 # The usual 128 overflows when a few hundred clients connect at once; each then waits a second.
 BACKLOG = 4096
+
+_log = logging.getLogger("toolkit.router")
 
 
 class RouterServer:
@@ -65,7 +68,14 @@ class RouterServer:
             self.started = True
             on_start()
             await self._ending.wait()
-            await server.drain(config.drain_timeout_s)
+            _log.warning(
+                "ends: takes no more connections; %d requests have %g s to finish",
+                server.running,
+                config.drain_timeout_s,
+            )
+            cut = await server.drain(config.drain_timeout_s)
+            if cut:
+                _log.warning("%d requests were cut off after %g s", cut, config.drain_timeout_s)
 
     def _catch_signals(self, ending: asyncio.Event) -> None:
         if threading.current_thread() is threading.main_thread():
