@@ -266,10 +266,10 @@ def test_a_handle_goes_to_the_other_prefill_leg_when_the_first_is_not_there(engi
 @pytest.mark.parametrize("status", [400, 401, 404, 422, 429])
 @both_modes
 @every_endpoint
-def test_what_prefill_refuses_is_passed_on_verbatim(pair, endpoint, status, stream):
+def test_what_prefill_refuses_is_passed_on_verbatim(pair, history, endpoint, status, stream):
     headers = ((b"content-type", b"application/json"), (b"retry-after", b"7"))
     pair.prefills[0].fault = Fault(status=status, body=REFUSED, headers=headers)
-    answer = pair.client.turn(endpoint, ["hello"], stream=stream)
+    answer = pair.client.turn(endpoint, history(1), stream=stream)
     assert (answer.status, answer.body, answer.headers["retry-after"]) == (status, REFUSED, "7")
     assert len(pair.prefills[0].seen) == 1
     assert pair.decodes[0].seen == []
@@ -278,10 +278,10 @@ def test_what_prefill_refuses_is_passed_on_verbatim(pair, endpoint, status, stre
 @pytest.mark.parametrize("status", [400, 404, 429])
 @both_modes
 @every_endpoint
-def test_what_decode_refuses_is_passed_on_verbatim(square, endpoint, status, stream):
+def test_what_decode_refuses_is_passed_on_verbatim(square, history, endpoint, status, stream):
     for engine in square.decodes:
         engine.fault = Fault(status=status, body=REFUSED)
-    answer = square.client.turn(endpoint, ["hello"], stream=stream)
+    answer = square.client.turn(endpoint, history(1), stream=stream)
     assert (answer.status, answer.body) == (status, REFUSED)
     assert len(square.seen("decodes")) == 1
 

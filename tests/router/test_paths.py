@@ -1,6 +1,8 @@
 """Which way a turn takes and why: what the client and the deployment force, and what `auto` chooses; in the
 answer, the log and the metrics."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from toolkit.router.request.dialects import Endpoint
@@ -198,3 +200,48 @@ def test_a_path_that_was_measured_to_be_slower_is_not_taken(auto, reasons, histo
     ]
     assert client.turn(Endpoint.CHAT, turn, conversation_id="c0", stream=True).path != "decode-local"
     assert sum(count for (path, reason), count in reasons().items() if reason == "measured") == 1
+
+
+def test_an_engine_that_does_not_hold_the_conversation_computes_all_of_it(own_square, history):
+    """It is that busy, and how long it took tells nothing of what a few new tokens cost."""
+    stage = own_square(path="auto", eject_after=1)
+    client, (holder, other) = stage.client, stage.decodes
+
+    def only(engine):
+        for each in stage.decodes:
+            each.healthy = each is engine
+        wanted = [each.healthy for each in stage.decodes]
+        wait_until(lambda: [leg["healthy"] for leg in client.ask("GET", "/health").json["decode"]] == wanted)
+
+    def turn(number, turns, **more):
+        texts = [f"{number} {text}" for text in history(turns)]
+        return client.turn(Endpoint.CHAT, texts, conversation_id=f"c{number}", stream=True, **more)
+
+    only(holder)
+    for number in range(3):
+        turn(number, 1)
+    only(other)
+    other.fault = Fault(delay_s=0.25)
+    pending = []
+    for number in range(3):
+        with ThreadPoolExecutor() as pool:
+            answer = pool.submit(turn, number, 2, headers={"X-KV-Path": "decode-local"})
+            wait_until(lambda number=number: len(other.seen) > number)
+            pending.append(client.metric("pd_router_leg_pending_tokens", role="decode"))
+            assert answer.result().path == "decode-local"
+    assert min(pending) > 100
+    other.fault = Fault()
+    assert turn(0, 3).path == "decode-local"
+    assert client.metric("pd_router_path_total", path="decode-local", reason="short-suffix") == 1
+
+
+@pytest.mark.parametrize("first", ["decode-local", "readback"])
+def test_why_a_second_try_takes_another_path_is_told(own_square, history, first):
+    stage = own_square(path="auto", decode_local_tokens=512 if first == "decode-local" else 0)
+    stage.client.turn(Endpoint.CHAT, history(1))
+    failing = next(each for each in stage.decodes if each.seen)
+    failing.fault = Fault(status=500, only=1)
+    answer = stage.client.turn(Endpoint.CHAT, history(2), headers={"X-Request-Id": f"again-{first}"})
+    assert (answer.status, answer.path) == (200, "prefill")
+    line = stage.client.logged(f"again-{first}")
+    assert (line["path"], line["reason"], line["retries"]) == ("prefill", "retry", "1")

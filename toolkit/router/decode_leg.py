@@ -25,7 +25,13 @@ MAX_ANSWER_BYTES = 256 << 20
 
 
 class DecodeLeg:
-    """Asks decode engines on behalf of one request and relays the answer."""
+    """Asks decode engines on behalf of one request and relays the answer.
+
+    Attributes:
+        holder: the engine that holds the conversation, where only the turn's suffix is left to compute.
+    """
+
+    holder: Leg | None
 
     def __init__(self, state: RouterState, facts: Facts, call: Call, headers: bytes, tenant: bytes) -> None:
         self._state = state
@@ -36,6 +42,7 @@ class DecodeLeg:
         self._leave = call.reply.on_gone
         self._must_arrive = False
         self._pending = 0
+        self.holder = None
         call.reply.on_gone = self._client_left
 
     def _client_left(self) -> None:
@@ -63,12 +70,12 @@ class DecodeLeg:
         record.decode = leg.url
         record.attempts += 1
         asked_at = time.monotonic()
-        self._pending = self._to_compute() if local else 0
+        self._pending = self._to_compute(leg) if local else 0
         leg.pending_tokens += self._pending
         try:
             with leg.busy():
                 await self._ask(leg, params)
-                self._measure(asked_at, local)
+                self._measure(leg, asked_at, local)
         finally:
             self._computed(leg)
 
@@ -77,12 +84,14 @@ class DecodeLeg:
         leg.pending_tokens -= self._pending
         self._pending = 0
 
-    def _to_compute(self) -> int:
+    def _to_compute(self, leg: Leg) -> int:
         """About how many prompt tokens a turn costs an engine that takes it by itself."""
         suffix = self._call.record.suffix_tokens
-        return self._state.costs.prompt_tokens(self._facts.history_bytes) if suffix is None else suffix
+        if suffix is None or leg is not self.holder:
+            return self._state.costs.prompt_tokens(self._facts.history_bytes)
+        return suffix
 
-    def _measure(self, asked_at: float, local: bool) -> None:
+    def _measure(self, leg: Leg, asked_at: float, local: bool) -> None:
         """What the cost model learns of a stream, whose first byte is the first token's."""
         record, costs = self._call.record, self._state.costs
         if record.first_byte_at is None or not self._facts.stream or record.outcome != "ok":
@@ -93,7 +102,7 @@ class DecodeLeg:
         took = (record.first_byte_at - asked_at) * 1000
         if not local:
             costs.observe_pull(took, prompt=record.prompt_tokens or 0)
-        elif record.reason != Reason.PREFILL_AWAY:
+        elif leg is self.holder and record.reason != Reason.PREFILL_AWAY:
             costs.observe_local(took, suffix=record.suffix_tokens or 0)
 
     async def _open(self, leg: Leg, params: dict[str, Any] | None, relay: StreamRelay) -> EngineStream:

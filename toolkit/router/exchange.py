@@ -40,7 +40,7 @@ class Exchange:
             Refusal: no engine could answer. CancelledError: the client left, or the router ends.
             PassOn: an engine refused the request; its answer is the client's.
         """
-        holder = self._holder()
+        self._decode.holder = holder = self._holder()
         path = self._choose(holder)
         try:
             await self._over_decode_legs(holder, path)
@@ -208,7 +208,9 @@ class Exchange:
         record.retries += 1
         if self._facts.transferable and self._facts.forced is not Path.DECODE_LOCAL:
             path = Path.PREFILL
-        record.path, record.kv_read_tokens, record.offered = str(path), None, False
+        if record.path != path:
+            record.path, record.reason = str(path), str(Reason.RETRY)
+        record.kv_read_tokens, record.offered = None, False
         return path
 
 

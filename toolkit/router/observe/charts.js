@@ -32,6 +32,7 @@ const WHY = {
   "stored-response": "continues a response that one decode engine has stored",
   "prefill-away": "no prefill engine takes traffic",
   "probe": "measured to be slower, and measured again",
+  "retry": "an engine failed on another path",
 };
 
 const pathClass = (path) => PATHS[path] ?? "other";

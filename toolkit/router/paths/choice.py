@@ -51,6 +51,8 @@ class Reason(StrEnum):
     """No prefill engine takes traffic, so decode computes alone."""
     PROBE = "probe"
     """It was measured to be slower, and is measured again."""
+    RETRY = "retry"
+    """An engine failed on another path; this one needs nothing that is held."""
 
 
 @dataclass(slots=True)
