@@ -22,9 +22,6 @@ NOT_OFFERED = {
     "max_map_bytes",
     "max_body_bytes",
     "connect_timeout_s",
-    "prefill_timeout_s",
-    "stall_timeout_s",
-    "answer_timeout_s",
     "health_timeout_s",
 }
 
@@ -69,6 +66,9 @@ def test_without_options_the_defaults_are_those_of_the_configuration() -> None:
         (("--max-connections", "9"), "max_connections", 9),
         (("--header-timeout", "3"), "header_timeout_s", 3.0),
         (("--keepalive", "5"), "keepalive_s", 5.0),
+        (("--prefill-timeout", "20"), "prefill_timeout_s", 20.0),
+        (("--stall-timeout", "30"), "stall_timeout_s", 30.0),
+        (("--answer-timeout", "40"), "answer_timeout_s", 40.0),
         (("--drain-timeout", "9"), "drain_timeout_s", 9.0),
     ],
 )

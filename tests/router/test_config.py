@@ -105,7 +105,7 @@ def test_engines_that_differ_in_port_or_base_are_two():
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 0.0, -1.0])
 @pytest.mark.parametrize(
     ("name", "flag"),
-    [("ttl_s", "--ttl"), ("stall_timeout_s", "stall_timeout_s"), ("eject_after", "--eject-after")],
+    [("ttl_s", "--ttl"), ("stall_timeout_s", "--stall-timeout"), ("eject_after", "--eject-after")],
 )
 def test_a_number_must_be_finite_and_positive(name, flag, value):
     assert f"{flag} must be a finite number above 0, not {value}" in refusal(**{name: value})

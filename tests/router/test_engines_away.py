@@ -125,6 +125,44 @@ def test_a_leg_whose_answers_fail_is_ejected_although_its_health_is_good(own_squ
 
 
 @both_modes
+@pytest.mark.parametrize("fault", [Fault(status=503), Fault(reset="head")])
+def test_where_the_only_prefill_engine_fails_every_request_decode_computes_alone(own, fault, stream):
+    """Its health check is good all the time."""
+    stage = own(eject_after=2)
+    stage.prefills[0].fault = fault
+    answers = [stage.client.complete(stream=stream) for _ in range(4)]
+    assert [answer.status for answer in answers] == [503 if fault.status else 502] * 2 + [200] * 2
+    assert [answer.path for answer in answers[2:]] == ["decode-local"] * 2
+    assert stage.client.metric("pd_router_path_total", path="decode-local", reason="prefill-away") == 2
+
+
+PLAIN = pytest.mark.parametrize(("method", "path"), [("GET", "/v1/models"), ("POST", "/tokenize")])
+
+
+@PLAIN
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_what_any_engine_answers_is_asked_of_another_one_when_it_dies(engine, router, role, method, path):
+    urls = {each: [engine(each)[1]] for each in ("prefill", "decode")}
+    with serve_engine(FakeEngine(role, "gone")) as gone:
+        urls[role].insert(0, gone)
+        client = router(urls["prefill"], urls["decode"], health_interval_s=60)
+    answers = [client.ask(method, path, {"prompt": "x"} if method == "POST" else None) for _ in range(4)]
+    assert [answer.status for answer in answers] == [200] * 4
+    asked = role == ("decode" if path == "/v1/models" else "prefill")
+    assert client.metric("pd_router_retries_total") == asked
+
+
+@PLAIN
+def test_a_failure_of_all_engines_is_theirs_and_no_refusal(router, method, path):
+    with serve_engine(FakeEngine("prefill")) as prefill, serve_engine(FakeEngine("decode")) as decode:
+        client = router([prefill], [decode], health_interval_s=60)
+    answer = client.ask(method, path, {"prompt": "x"} if method == "POST" else None)
+    assert answer.status == 502
+    assert client.logged(answer.headers["x-request-id"])["outcome"] == "engine-error"
+    assert client.metric("pd_router_refusals_total", status="502") == 0
+
+
+@both_modes
 def test_an_expired_lease_is_not_read_and_costs_only_the_read(pair, conversation, stream):
     pair.client.chat(conversation)
     decode = pair.decodes[0]

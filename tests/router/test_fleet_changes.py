@@ -96,3 +96,10 @@ def test_a_file_that_cannot_be_read_changes_nothing(fleet, caplog):
     wait_until(lambda: "members.yaml" in caplog.text)
     assert fleet.client.chat().status == 200
     assert fleet.healthy == fleet.urls[:1]
+
+
+def test_a_folder_that_names_no_engine_is_told_at_the_start(router, tmp_path, caplog):
+    client = router([], [], members=tmp_path)
+    assert client.ask("GET", "/health").status == 503
+    for role in ("prefill", "decode"):
+        assert f"{tmp_path} names no {role} engine yet" in caplog.text

@@ -116,7 +116,7 @@ def test_requests_that_one_engine_answers_take_a_place_too(line):
     assert line.client.ask("GET", "/v1/models").status == 200
 
 
-def test_beyond_the_connections_one_is_told_so(own, receive):
+def test_beyond_the_connections_one_is_told_so(own, receive, caplog):
     client = own(max_connections=2).client
     held = [client.send("GET", "/health") for _ in range(2)]
     for connection in held:
@@ -126,3 +126,5 @@ def test_beyond_the_connections_one_is_told_so(own, receive):
     for connection in held:
         connection.close()
     wait_until(lambda: receive(client.send("GET", "/health")).status == 200)
+    assert client.metric("pd_router_refusals_total", status="503") >= 1
+    assert caplog.text.count("all 2 connections are in use") == 1

@@ -85,6 +85,7 @@ def test_a_chunked_body_over_the_limit(own):
     assert connection.getresponse().status == 413
     connection.close()
     assert stage.prefills[0].seen == []
+    assert stage.client.metric("pd_router_refusals_total", status="413") == 1
 
 
 def test_bytes_that_are_no_http(pair):

@@ -210,6 +210,27 @@ def cli() -> None:
     help="Seconds an idle client connection is kept.",
 )
 @_limits(
+    "--prefill-timeout",
+    default=600.0,
+    type=_SECONDS,
+    metavar="SECONDS",
+    help="Seconds a prefill engine has to answer, and any engine what is no generation.",
+)
+@_limits(
+    "--stall-timeout",
+    default=300.0,
+    type=_SECONDS,
+    metavar="SECONDS",
+    help="Seconds of silence that end a stream; also of a client that does not read.",
+)
+@_limits(
+    "--answer-timeout",
+    default=3600.0,
+    type=_SECONDS,
+    metavar="SECONDS",
+    help="Seconds a decode engine has for an answer that is not streamed.",
+)
+@_limits(
     "--drain-timeout",
     default=60.0,
     type=_SECONDS,
@@ -247,6 +268,9 @@ _SECONDS_OF = {
     "queue_timeout",
     "header_timeout",
     "keepalive",
+    "prefill_timeout",
+    "stall_timeout",
+    "answer_timeout",
     "drain_timeout",
     "health_interval",
 }

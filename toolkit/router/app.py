@@ -56,7 +56,7 @@ class App:
         try:
             await self._admitted(call)
         except Refusal as refusal:
-            record.outcome = "refused"
+            record.outcome = "engine-error" if refusal.status in _OF_ENGINES else "refused"
             call.refuse(refusal)
         except PassOn as passed:
             if passed.answer.status >= 500:
@@ -115,6 +115,8 @@ class App:
         return Exchange(state, facts, call, headers, credential).run()
 
 
+# Statuses that only an engine's failure leads to.
+_OF_ENGINES = (502, 504)
 _ENDPOINTS = {endpoint.value: endpoint for endpoint in Endpoint}
 _ERRORS: dict[str, Dialect] = {
     **{endpoint.value: DIALECTS[endpoint].errors for endpoint in Endpoint},

@@ -32,15 +32,28 @@ class Passthrough:
         self._state = state
 
     def to(self, pool: Pool) -> Callable[[Call], Awaitable[None]]:
-        """The work of any engine of `pool`; where there is none, of any other."""
+        """The work of any engine of `pool`, where there is none, of any other; if it fails, of a second."""
 
         async def work(call: Call) -> None:
-            leg = pool.pick() or self._state.decode.pick() or self._state.prefill.pick()
+            leg = self._pick(pool)
             if leg is None:
                 raise Refusal(503, "No engine takes requests now. Try again later.", retry_after_s=2)
-            call.pass_on(await self._ask(call, leg))
+            try:
+                answer = await self._ask(call, leg)
+            except EngineFailed as failure:
+                other = self._pick(pool, exclude=(leg,))
+                if other is None:
+                    raise unanswered(failure) from failure
+                call.record.retries += 1
+                answer = await self._last(call, other)
+            call.pass_on(answer)
 
         return work
+
+    def _pick(self, pool: Pool, exclude: tuple[Leg, ...] = ()) -> Leg | None:
+        state = self._state
+        pools = (pool, state.decode, state.prefill)
+        return next((leg for each in pools if (leg := each.pick(exclude=exclude)) is not None), None)
 
     async def stored_response(self, call: Call) -> None:
         """GET /v1/responses/ID and POST /v1/responses/ID/cancel: the engine that has it answers.
@@ -56,13 +69,20 @@ class Passthrough:
             message = f"{request.path[:200]} takes {wanted}, not {request.method}."
             raise Refusal(405, message, allow=wanted)
         leg = state.keeper(tenant(request.headers, state.tenant_secret), named["id"])
-        answer = await self._ask(call, leg)
+        answer = await self._last(call, leg)
         try:
             # An engine keeps the response as it sent it: with the handle, which is nobody's but ours.
             answer.body = _without_metadata(answer)
         except (NotAnObject, EventTooLarge):
             raise Refusal(502, "The decode engine sent something that cannot be relayed.") from None
         call.pass_on(answer)
+
+    async def _last(self, call: Call, leg: Leg) -> Answer:
+        """The answer of an engine after which no other is asked."""
+        try:
+            return await self._ask(call, leg)
+        except EngineFailed as failure:
+            raise unanswered(failure) from failure
 
     async def _ask(self, call: Call, leg: Leg) -> Answer:
         state, request, record = self._state, call.request, call.record
@@ -80,7 +100,7 @@ class Passthrough:
                 )
         except EngineFailed as failure:
             state.failed(failure, record)
-            raise unanswered(failure) from failure
+            raise
 
 
 def _without_metadata(answer: Answer) -> bytes:

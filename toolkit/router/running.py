@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import ssl
 import time
@@ -36,6 +37,8 @@ from toolkit.router.wire.client import EngineClient
 # Leases that a last request let go of are still told.
 LAST_RELEASES_S = 2.0
 
+_log = logging.getLogger("toolkit.router")
+
 
 class Running:
     """`async with` it: the engines are watched and the files looked at within the block.
@@ -57,6 +60,9 @@ class Running:
         if config.members is not None:
             members = Members(config.members, state.prefill, state.decode)
             members.load()
+            for pool in (state.prefill, state.decode):
+                if not pool.legs:
+                    _log.warning("%s names no %s engine yet", config.members, pool.role)
             polled.append(members)
         self._garbage = GarbageCollector()
         self._poller = Poller([*polled, self._garbage])
@@ -141,6 +147,7 @@ class Running:
                 health_check(client, config.health_timeout_s),
                 interval_s=config.health_interval_s,
                 eject_after=config.eject_after,
+                decode_alone=config.decode_alone,
                 on_round=lambda: self.state.release(conversations.expire()),
                 on_restart=self._restarted,
             ),

@@ -62,6 +62,7 @@ class RouterServer:
                 stall_timeout_s=config.stall_timeout_s,
                 max_connections=config.max_connections,
             ),
+            running.state.metrics.refused,
         )
         async with running:
             await server.start(listener, running.tls)

@@ -256,6 +256,29 @@ async def test_requests_that_break_every_engine_leave_the_last_one(others):
     assert legs.legs[0].healthy
 
 
+@pytest.mark.parametrize(("alone", "decode_healthy"), [(True, True), (True, False), (False, True)])
+async def test_the_last_prefill_leg_goes_only_where_decode_computes_alone(alone, decode_healthy):
+    prefill, decode = Leg("prefill", "http://p"), Leg("decode", "http://d")
+    prefill.healthy, decode.healthy = True, decode_healthy
+    watch = HealthWatch(
+        lambda: [prefill, decode],
+        health_check(None, 1.0),
+        interval_s=1,
+        eject_after=1,
+        decode_alone=alone,
+    )
+    for leg in (decode, prefill):
+        watch.failed(leg)
+    assert prefill.healthy is not (alone and decode_healthy)
+    assert decode.healthy is decode_healthy
+
+
+async def test_how_long_it_stays_away_is_told(caplog):
+    legs = all_healthy(2)
+    watch_over(legs, eject_after=1).failed(legs.legs[0])
+    assert f"until its next good health check after {FIRST_AWAY_S:g} s" in caplog.text
+
+
 async def test_a_new_engine_behind_a_leg_is_told_once(caplog):
     legs = all_healthy(2)
     leg, other = legs.legs

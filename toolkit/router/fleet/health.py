@@ -60,6 +60,7 @@ class HealthWatch:
         *,
         interval_s: float,
         eject_after: int,
+        decode_alone: bool = False,
         on_round: Callable[[], None] = lambda: None,
         on_restart: Callable[[Leg], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
@@ -68,6 +69,7 @@ class HealthWatch:
         self._check = check
         self._interval_s = interval_s
         self._eject_after = eject_after
+        self._decode_alone = decode_alone
         self._on_round = on_round
         self._on_restart = on_restart
         self._clock = clock
@@ -96,10 +98,11 @@ class HealthWatch:
         """A request got a 5xx, a broken connection or no answer in time. After `eject_after` in a row the leg
         stays away for a while that doubles with each time, and comes back at the next good check.
 
-        The last leg of its role stays: requests that break every engine must not take all of them away.
+        The last leg of its role stays: requests that break every engine must not take all of them away. But
+        the last prefill leg goes where decode may compute alone.
         """
         leg.failed_answers += 1
-        if leg.failed_answers < self._eject_after or not leg.healthy or not self._has_others(leg):
+        if leg.failed_answers < self._eject_after or not leg.healthy or not self._is_spare(leg):
             return
         now = self._clock()
         # Long good since it came back: as if for the first time.
@@ -108,7 +111,7 @@ class HealthWatch:
         leg.away_until = now + leg.away_s
         _log.warning("%s failed %d requests in a row", leg, leg.failed_answers)
         leg.failed_answers = 0
-        leg.eject()
+        leg.eject(leg.away_s)
 
     def saw_engine(self, leg: Leg, engine_id: str) -> None:
         """A handle of the leg names its engine. Call it before what the handle says is saved."""
@@ -120,11 +123,13 @@ class HealthWatch:
             _log.warning("%s has a new engine: what the earlier one held is forgotten", leg)
             self._on_restart(leg)
 
-    def _has_others(self, leg: Leg) -> bool:
+    def _is_spare(self, leg: Leg) -> bool:
+        """Whether others can do its work."""
+        roles = ("prefill", "decode") if leg.role == "prefill" and self._decode_alone else (leg.role,)
         return any(
             other.healthy and not other.draining
             for other in self._legs()
-            if other.role == leg.role and other is not leg
+            if other.role in roles and other is not leg
         )
 
     async def _run(self) -> None:
@@ -149,6 +154,6 @@ class HealthWatch:
             del self._checking[leg]
         left = leg not in tuple(self._legs())
         # One that still has to stay away is better than none.
-        may_return = self._clock() >= leg.away_until or not self._has_others(leg)
+        may_return = self._clock() >= leg.away_until or not self._is_spare(leg)
         if not left and (not ok or may_return):
             leg.note_check(ok, self._eject_after)

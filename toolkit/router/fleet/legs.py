@@ -82,10 +82,12 @@ class Leg:
         """It was removed, and goes when it is idle: it gets no more requests at all."""
         return self.on_idle is not None
 
-    def eject(self) -> None:
-        """Takes the leg out until its next good check."""
+    def eject(self, at_least_s: float = 0.0) -> None:
+        """Takes the leg out until its next good check. `at_least_s` is told only: checks before count for
+        nothing, which the caller sees to."""
         if self.healthy:
-            _log.warning("%s gets no more traffic until its next good health check", self)
+            after = f" after {at_least_s:g} s" if at_least_s else ""
+            _log.warning("%s gets no more traffic until its next good health check%s", self, after)
         self.healthy = False
 
     def note_check(self, ok: bool, eject_after: int) -> None:

@@ -43,6 +43,11 @@ class FailedLeg(Protocol):
     def url(self) -> str: ...
 
 
+class Refused(Protocol):
+    @property
+    def status(self) -> int: ...
+
+
 class Failure(Protocol):
     """How an engine failed a request; `status` is its answer's, None when it gave none."""
 
@@ -110,6 +115,10 @@ class Metrics:
             self.client_gone += 1
         if path is not None:
             self._generation(record, path)
+
+    def refused(self, refusal: Refused) -> None:
+        """Counts what was refused before it became a request, and has no record."""
+        self.refusals[refusal.status] += 1
 
     def engine_failed(self, failure: Failure) -> None:
         """Counts a failed request to an engine, by kind: `connect`, `broken`, or its answer, as in `5xx`."""

@@ -7,6 +7,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
+from time import monotonic
 from typing import Any, cast
 
 from toolkit.router.request.refusal import Refusal, error_body
@@ -26,6 +27,7 @@ _MAX_REFUSED = 1024
 # Requests that the end of the drain cuts off still tell their clients.
 _LAST_WORDS_S = 5.0
 _MAX_TICK_S = 0.25
+_TELL_FULL_S = 10.0
 _log = logging.getLogger("toolkit.router")
 
 
@@ -36,8 +38,15 @@ class HttpServer:
         draining: every answer is the last of its connection.
     """
 
-    def __init__(self, handler: Handler, limits: ServerLimits) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        limits: ServerLimits,
+        on_refusal: Callable[[Refusal], None] = lambda _: None,
+    ) -> None:
+        """`on_refusal` is told of what was refused before it became a request for the handler."""
         self.limits = limits
+        self._on_refusal = on_refusal
         self.draining = False
         self._handler = handler
         shortest = min(
@@ -47,6 +56,7 @@ class HttpServer:
         self._running: dict[Reply, asyncio.Task[None]] = {}
         self._listening: asyncio.Server | None = None
         self._all_closed: asyncio.Future[None] | None = None
+        self._tell_full_at = 0.0
 
     @property
     def connections(self) -> int:
@@ -126,7 +136,14 @@ class HttpServer:
             connection.transport.abort()
             return None
         message = f"All {self.limits.max_connections} connections of this server are in use. Try again."
+        if monotonic() >= self._tell_full_at:
+            self._tell_full_at = monotonic() + _TELL_FULL_S
+            _log.warning("all %d connections are in use: others are refused", self.limits.max_connections)
         return Refusal(503, message, retry_after_s=1)
+
+    def refused(self, refusal: Refusal) -> None:
+        """It was answered with that before it became a request."""
+        self._on_refusal(refusal)
 
     def closed(self, connection: ServerConnection) -> None:
         self._open.discard(connection)

@@ -61,6 +61,10 @@ class Serving(Protocol):
         """A new connection; a refusal if there are too many."""
         ...
 
+    def refused(self, refusal: Refusal) -> None:
+        """It was answered with that before it became a request."""
+        ...
+
     def closed(self, connection: ServerConnection) -> None: ...
 
     def run(self, request: Request, reply: Reply) -> None:
@@ -304,6 +308,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answers what is no request, or comes too late, and ends the connection."""
+        self._server.refused(refusal)
         headers = list(_JSON)
         if refusal.retry_after_s is not None:
             headers.append((b"retry-after", b"%d" % refusal.retry_after_s))
