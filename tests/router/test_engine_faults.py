@@ -350,7 +350,7 @@ def test_an_error_event_in_the_middle_is_the_engines_own_last_word(pair, convers
 def test_the_log_names_the_engine_that_failed_and_why(brief):
     for name, injected, outcome in (
         ("broke", fault(LATE_STREAM, "reset"), "decode-broke"),
-        ("refused", Fault(reset="head"), "refused"),
+        ("unanswered", Fault(reset="head"), "engine-error"),
         ("failed", Fault(status=500), "engine-error"),
     ):
         brief.decodes[0].fault = injected
