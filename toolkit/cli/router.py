@@ -142,7 +142,7 @@ def cli() -> None:
 @_paths(
     "--decode-alone/--no-decode-alone",
     default=True,
-    help="While no prefill engine can be reached, decode computes whole prompts itself; else 503.",
+    help="While no prefill engine takes requests, decode computes whole prompts itself; else 503.",
 )
 @_memory(
     "--ttl",
