@@ -136,27 +136,31 @@ def test_where_the_only_prefill_engine_fails_every_request_decode_computes_alone
     assert stage.client.metric("pd_router_path_total", path="decode-local", reason="prefill-away") == 2
 
 
-PLAIN = pytest.mark.parametrize(("method", "path"), [("GET", "/v1/models"), ("POST", "/tokenize")])
+PLAIN = pytest.mark.parametrize(
+    ("method", "path", "body"), [("GET", "/v1/models", None), ("POST", "/tokenize", {"prompt": "x"})]
+)
 
 
 @PLAIN
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_what_any_engine_answers_is_asked_of_another_one_when_it_dies(engine, router, role, method, path):
+def test_what_any_engine_answers_is_asked_of_another_one_when_it_dies(
+    engine, router, role, method, path, body
+):
     urls = {each: [engine(each)[1]] for each in ("prefill", "decode")}
     with serve_engine(FakeEngine(role, "gone")) as gone:
         urls[role].insert(0, gone)
         client = router(urls["prefill"], urls["decode"], health_interval_s=60)
-    answers = [client.ask(method, path, {"prompt": "x"} if method == "POST" else None) for _ in range(4)]
+    answers = [client.ask(method, path, body) for _ in range(4)]
     assert [answer.status for answer in answers] == [200] * 4
     asked = role == ("decode" if path == "/v1/models" else "prefill")
     assert client.metric("pd_router_retries_total") == asked
 
 
 @PLAIN
-def test_a_failure_of_all_engines_is_theirs_and_no_refusal(router, method, path):
+def test_a_failure_of_all_engines_is_theirs_and_no_refusal(router, method, path, body):
     with serve_engine(FakeEngine("prefill")) as prefill, serve_engine(FakeEngine("decode")) as decode:
         client = router([prefill], [decode], health_interval_s=60)
-    answer = client.ask(method, path, {"prompt": "x"} if method == "POST" else None)
+    answer = client.ask(method, path, body)
     assert answer.status == 502
     assert client.logged(answer.headers["x-request-id"])["outcome"] == "engine-error"
     assert client.metric("pd_router_refusals_total", status="502") == 0

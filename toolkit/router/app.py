@@ -12,7 +12,7 @@ from toolkit.router.exchange import Exchange
 from toolkit.router.fleet.admission import ClientLeft
 from toolkit.router.fleet.legs import Pool
 from toolkit.router.observe.snapshot import Snapshots
-from toolkit.router.outcome import PassOn
+from toolkit.router.outcome import OF_ENGINES, PassOn
 from toolkit.router.pages import OperatorPages
 from toolkit.router.passthrough import Passthrough
 from toolkit.router.request.dialects import DIALECTS, Endpoint
@@ -56,7 +56,7 @@ class App:
         try:
             await self._admitted(call)
         except Refusal as refusal:
-            record.outcome = "engine-error" if refusal.status in _OF_ENGINES else "refused"
+            record.outcome = "engine-error" if refusal.status in OF_ENGINES else "refused"
             call.refuse(refusal)
         except PassOn as passed:
             if passed.answer.status >= 500:
@@ -115,8 +115,6 @@ class App:
         return Exchange(state, facts, call, headers, credential).run()
 
 
-# Statuses that only an engine's failure leads to.
-_OF_ENGINES = (502, 504)
 _ENDPOINTS = {endpoint.value: endpoint for endpoint in Endpoint}
 _ERRORS: dict[str, Dialect] = {
     **{endpoint.value: DIALECTS[endpoint].errors for endpoint in Endpoint},

@@ -31,8 +31,6 @@ class DecodeLeg:
         holder: the engine that holds the conversation, where only the turn's suffix is left to compute.
     """
 
-    holder: Leg | None
-
     def __init__(self, state: RouterState, facts: Facts, call: Call, headers: bytes, tenant: bytes) -> None:
         self._state = state
         self._facts = facts
@@ -42,7 +40,7 @@ class DecodeLeg:
         self._leave = call.reply.on_gone
         self._must_arrive = False
         self._pending = 0
-        self.holder = None
+        self.holder: Leg | None = None
         call.reply.on_gone = self._client_left
 
     def _client_left(self) -> None:

@@ -6,6 +6,9 @@ from toolkit.router.fleet.legs import Leg
 from toolkit.router.request.refusal import Refusal
 from toolkit.router.wire.client import Answer, EngineFailed
 
+OF_ENGINES = (502, 504)
+"""The statuses of refusals that only an engine's failure leads to; see `status_of`."""
+
 
 class PassOn(Exception):
     """An engine's own answer is the client's: it refused the request, or failed and nobody else is left."""

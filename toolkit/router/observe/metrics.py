@@ -43,11 +43,6 @@ class FailedLeg(Protocol):
     def url(self) -> str: ...
 
 
-class Refused(Protocol):
-    @property
-    def status(self) -> int: ...
-
-
 class Failure(Protocol):
     """How an engine failed a request; `status` is its answer's, None when it gave none."""
 
@@ -116,9 +111,9 @@ class Metrics:
         if path is not None:
             self._generation(record, path)
 
-    def refused(self, refusal: Refused) -> None:
+    def refused(self, status: int) -> None:
         """Counts what was refused before it became a request, and has no record."""
-        self.refusals[refusal.status] += 1
+        self.refusals[status] += 1
 
     def engine_failed(self, failure: Failure) -> None:
         """Counts a failed request to an engine, by kind: `connect`, `broken`, or its answer, as in `5xx`."""

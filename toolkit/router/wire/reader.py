@@ -275,9 +275,10 @@ class RequestReader:
         elif headers.repeats and len(headers.all(b"host")) > 1:
             self._refuse(400, "The request has more than one Host header.")
         elif host != self._host:
-            if not _HOST.fullmatch(host):
+            if _HOST.fullmatch(host):
+                self._host = host
+            else:
                 self._refuse(400, "The request's Host header is not a valid host.")
-            self._host = host
 
     def _check_framing(self, headers: Headers) -> None:
         coding, length = headers.get(b"transfer-encoding"), headers.get(b"content-length")

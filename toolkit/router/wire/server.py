@@ -42,9 +42,9 @@ class HttpServer:
         self,
         handler: Handler,
         limits: ServerLimits,
-        on_refusal: Callable[[Refusal], None] = lambda _: None,
+        on_refusal: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`on_refusal` is told of what was refused before it became a request for the handler."""
+        """`on_refusal` is told the status of what was refused before it became a request for the handler."""
         self.limits = limits
         self._on_refusal = on_refusal
         self.draining = False
@@ -141,9 +141,9 @@ class HttpServer:
             _log.warning("all %d connections are in use: others are refused", self.limits.max_connections)
         return Refusal(503, message, retry_after_s=1)
 
-    def refused(self, refusal: Refusal) -> None:
-        """It was answered with that before it became a request."""
-        self._on_refusal(refusal)
+    def refused(self, status: int) -> None:
+        """Something was answered so before it became a request."""
+        self._on_refusal(status)
 
     def closed(self, connection: ServerConnection) -> None:
         self._open.discard(connection)

@@ -61,8 +61,8 @@ class Serving(Protocol):
         """A new connection; a refusal if there are too many."""
         ...
 
-    def refused(self, refusal: Refusal) -> None:
-        """It was answered with that before it became a request."""
+    def refused(self, status: int) -> None:
+        """Something was answered so before it became a request."""
         ...
 
     def closed(self, connection: ServerConnection) -> None: ...
@@ -308,7 +308,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answers what is no request, or comes too late, and ends the connection."""
-        self._server.refused(refusal)
+        self._server.refused(refusal.status)
         headers = list(_JSON)
         if refusal.retry_after_s is not None:
             headers.append((b"retry-after", b"%d" % refusal.retry_after_s))
