@@ -264,8 +264,9 @@ class FakeEngine:
                 await send(_body(fault.ends, more=False))
                 return
             more = number < len(events) - 1
-            await send(_body(event, more=more or fault.hang == "end"))
+            # Noted first: whoever has read a piece finds it here.
             seen.sent.append(clean)
+            await send(_body(event, more=more or fault.hang == "end"))
             if more:
                 await asyncio.sleep(self.token_s)
         if fault.hang == "end":
