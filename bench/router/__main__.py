@@ -55,14 +55,14 @@ async def measure(given: argparse.Namespace, command: str, report: Report, group
         places = targets.Places(prefill.url, decode.url, folder, peer.installed())
         os.sched_setaffinity(0, {cores.load})
         await stack.enter_async_context(serve(pair, *sockets))
-        routers = [
+        ours, vllm_router, bare = [
             await stack.enter_async_context(targets.running(name, template, places, cores.router))
-            for name, template in (("ours", command), ("vllm-router", targets.PEER))
+            for name, template in (("ours", command), ("vllm-router", targets.PEER), ("bare", targets.BARE))
         ]
-        for router in routers:
+        for router in (ours, vllm_router):
             report.remarks += await check.one_conversation(pair, router)
         bench = Bench(pair, (prefill, decode), cores, plan.warm_s, plan.window_s)
-        chosen = [case for case in suite.cases(bench, plan, *routers) if case.group in groups]
+        chosen = [case for case in suite.cases(bench, plan, ours, vllm_router, bare) if case.group in groups]
         await suite.run(chosen, plan, report)
 
 

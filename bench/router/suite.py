@@ -62,13 +62,13 @@ QUICK = Plan(
 )
 
 
-def cases(bench: Bench, plan: Plan, ours: Router, peer: Router) -> list[Case]:
+def cases(bench: Bench, plan: Plan, ours: Router, peer: Router, bare: Router) -> list[Case]:
     routers = {"ours": ours, "peer": peer}
     made = [_cpu(bench, routers, size, MIX, "agents' turns") for size in SIZES]
     if plan.two_legs:
         made += [_cpu(bench, routers, size, TWO_LEGS, "always two legs") for size in SIZES]
     made += [_ttft(bench, routers, size, clients) for size in plan.ttft_sizes for clients in (1, 16)]
-    return [*made, _chunks(bench, routers)]
+    return [*made, _chunks(bench, routers | {"floor": bare})]
 
 
 def _cpu(bench: Bench, routers: dict[str, Router], size: int, new: tuple[int, ...], kind: str) -> Case:

@@ -47,6 +47,7 @@ PEER = (
     " --worker-startup-check-interval 1"
 )
 """In its cheapest form: the other policies look into the text, and at level info it logs requests."""
+BARE = "{python} -m bench.router.bare --port {port} --decode {decode}"
 
 
 class TargetFailed(BenchFailed):
@@ -113,7 +114,13 @@ async def running(name: str, template: str, places: Places, core: int) -> AsyncI
     key = _secrets(folder)
     port, free = free_port(), free_port()
     filled = template.format(
-        port=port, free=free, folder=folder, prefill=places.prefill, decode=places.decode, peer=places.peer
+        port=port,
+        free=free,
+        folder=folder,
+        prefill=places.prefill,
+        decode=places.decode,
+        peer=places.peer,
+        python=sys.executable,
     )
     log = folder / "log"
     with log.open("wb") as sink:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from bench.router import check
 from bench.router.bodies import MIX
 from bench.router.client import Door, LoadFailed
 from bench.router.load import Bench
-from bench.router.targets import Places, TargetFailed, running
+from bench.router.targets import BARE, Places, TargetFailed, running
 from bench.router.window import Cores, Window
 from tests.bench_router.plain_router import PlainRouter, with_plain_router
 
@@ -56,6 +57,18 @@ def test_chunks_are_counted_as_they_come() -> None:
         window = await bench(router).chunks(replace(router.router(), door=router.decode))
         assert 0 < window.events <= router.pair.requests["decode"] * router.pair.chunks
         assert router.pair.requests["decode"] >= 64
+
+    with_plain_router(test)
+
+
+def test_the_floor_of_chunks_asks_decode_alone_and_uses_cpu(tmp_path: Path) -> None:
+    async def test(router: PlainRouter) -> None:
+        places = Places(router.prefill.url, router.decode.url, tmp_path, tmp_path)
+        async with running("bare", BARE, places, min(os.sched_getaffinity(0))) as bare:
+            window = await bench(router).chunks(bare)
+        assert 0 < window.events <= router.pair.requests["decode"] * router.pair.chunks
+        assert window.cpu_s > 0
+        assert router.pair.requests["prefill"] == 0
 
     with_plain_router(test)
 

@@ -40,8 +40,14 @@ def test_cpu_per_request_is_bound_by_the_others(ours: float, holds: bool) -> Non
 
 @pytest.mark.parametrize(("cpu_ms", "holds"), [(0.219, True), (0.221, False)])
 def test_cpu_per_chunk_has_a_bound_of_its_own(cpu_ms: float, holds: bool) -> None:
-    row = results.chunk_row("x", {"ours": [window(cpu_ms)], "peer": [window(0.1)]})
-    assert (row.ours, row.peer, row.holds) == (pytest.approx(100 * cpu_ms), pytest.approx(10), holds)
+    case = {"ours": [window(cpu_ms)], "peer": [window(0.1)], "floor": [window(0.05)]}
+    row = results.chunk_row("x", case)
+    assert (row.ours, row.peer, row.floor) == (
+        pytest.approx(100 * cpu_ms),
+        pytest.approx(10),
+        pytest.approx(5),
+    )
+    assert row.holds == holds
 
 
 def test_medians_are_over_the_quiet_rounds_where_half_are_quiet() -> None:

@@ -84,7 +84,7 @@ class StreamRelay:
             self._pass(rest)
 
     def _pass(self, events: bytes) -> None:
-        if b"error" in events and (error := _ERROR.search(events)) is not None:
+        if events.find(b"error") >= 0 and (error := _ERROR.search(events)) is not None:
             self.failed = True
             if not self._call.reply.started and error.start() == 0:
                 raise _as_answer(self._leg, error[1].strip())

@@ -66,16 +66,17 @@ class EventRelay:
         return self._clean(rest)
 
     def _clean(self, events: bytes) -> bytes:
-        # At a line's start: inside an event's JSON no line begins.
+        # At a line's start: inside an event's JSON no line begins. Of each chunk, so by `find`: `in` tries
+        # the text for a number first, and raises and clears a TypeError every time.
         if events.startswith(self._ends):
             self.done = True
         else:
             for line in self._ended_lines:
-                if line in events:
+                if events.find(line) >= 0:
                     self.done = True
         if self._wants_id:
             self._note_id(events)
-        return events if NEEDLE not in events else self._without_metadata(events)
+        return events if events.find(NEEDLE) < 0 else self._without_metadata(events)
 
     def _without_metadata(self, events: bytes) -> bytes:
         pieces: list[bytes] = []
