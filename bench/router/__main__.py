@@ -1,7 +1,7 @@
 """Measures our router against vllm-router in one run and prints the table.
 
-Exit code 1: a bound does not hold; 2: nothing could be measured. The router under test has the first core for
-itself, stub engines and clients share the second.
+Exit code 1: a bound does not hold or cannot be judged here; 2: nothing could be measured. The router under
+test has the first core for itself, stub engines and clients share the second.
 """
 
 from __future__ import annotations

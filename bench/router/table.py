@@ -23,9 +23,16 @@ def text(report: Report, cited: Sequence[Cited]) -> str:
     if cited:
         lines += ["", "Not measured in this run, for comparison:"]
         lines += [f"  {one.what}: {one.value} ({one.source})" for one in cited]
+    return "\n".join([*lines, "", *_verdict(report)])
+
+
+def _verdict(report: Report) -> list[str]:
     broken = [row.what for row in report.rows if row.holds is False]
-    verdict = f"NOT HELD: {'; '.join(broken)}" if broken else "all bounds hold"
-    return "\n".join([*lines, "", verdict])
+    unjudged = [row.what for row in report.rows if row.unjudged]
+    lines = [f"NOT HELD: {'; '.join(broken)}"] if broken else []
+    if unjudged:
+        lines.append(f"NOT JUDGED, the floor of this machine is above the bound: {'; '.join(unjudged)}")
+    return lines or ["all bounds hold"]
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -41,7 +48,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         "" if row.peer is None else _number(row.peer),
         "" if row.ratio is None else f"{row.ratio:.2f}",
         row.bound,
-        {True: "yes", False: "NO", None: ""}[row.holds],
+        "?" if row.unjudged else {True: "yes", False: "NO", None: ""}[row.holds],
         "; ".join(notes),
     )
 

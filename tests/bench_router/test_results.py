@@ -50,6 +50,21 @@ def test_cpu_per_chunk_has_a_bound_of_its_own(cpu_ms: float, holds: bool) -> Non
     assert row.holds == holds
 
 
+@pytest.mark.parametrize(
+    ("floor_ms", "cpu_ms", "holds"),
+    [(0.219, 0.3, False), (0.221, 0.3, None), (0.3, 0.219, True), (0.3, 0.31, None)],
+)
+def test_a_chunk_is_not_judged_where_a_bare_relay_is_above_the_bound(
+    floor_ms: float, cpu_ms: float, holds: bool | None
+) -> None:
+    case = {"ours": [window(cpu_ms)], "peer": [window(0.3)], "floor": [window(floor_ms)]}
+    row = results.chunk_row("a chunk", case)
+    made = Report({}, {}, [row])
+    last = table.text(made, ()).splitlines()[-1]
+    assert (row.holds, row.unjudged, made.holds) == (holds, holds is None, holds is True)
+    assert last.startswith({True: "all bounds hold", False: "NOT HELD: a chunk", None: "NOT JUDGED"}[holds])
+
+
 def test_medians_are_over_the_quiet_rounds_where_half_are_quiet() -> None:
     loud = window(9.0, strange=0.5)
     quiet = [window(1.0), window(1.2), window(1.1)]
@@ -100,14 +115,20 @@ def report(*holds: bool | None) -> Report:
 
 @pytest.mark.parametrize(
     ("holds", "verdict"),
-    [((True, None), "all bounds hold"), ((True, False, False), "NOT HELD: row 1; row 2")],
+    [
+        ((True,), "all bounds hold"),
+        ((True, False, False), "NOT HELD: row 1; row 2"),
+        ((None, True, None), "NOT JUDGED, the floor of this machine is above the bound: row 0; row 2"),
+        ((None, False), "NOT HELD: row 1\nNOT JUDGED, the floor of this machine is above the bound: row 0"),
+    ],
 )
 def test_the_table_and_its_verdict(holds: tuple[bool | None, ...], verdict: str) -> None:
     made = report(*holds)
     shown = table.text(made, CITED)
     assert shown.endswith(f"\n{verdict}")
     assert made.holds is ("NOT" not in verdict)
-    assert "row 0  ms   1.5            3   0.50  <= 1   yes" in shown
+    cell = {True: "yes", None: "?"}[holds[0]]
+    assert f"row 0  ms   1.5            3   0.50  <= 1   {cell}" in shown
     assert "! look here" in shown
     assert all("not in this run" in one.source for one in CITED)
 
