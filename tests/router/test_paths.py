@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.router.conftest import body_of
 from toolkit.router.request.dialects import Endpoint
 from toolkit.testing.fake_engine import Fault
 from toolkit.testing.serving import wait_until
@@ -70,6 +71,36 @@ def test_a_long_next_turn_is_read_back(auto, reasons, history, endpoint, stream)
     assert auto.client.metric("pd_router_readback_total", outcome="hit") == 1
 
 
+@pytest.mark.parametrize("identity", ["automatic", "name", "header"])
+@every_endpoint
+def test_a_turn_of_another_history_is_long_however_much_the_conversation_holds(
+    auto, reasons, history, endpoint, identity
+):
+    """A branch from the first turn, or another text under one name, whose length is that of what is held."""
+    members = {"conversation_id": "mine"} if identity == "name" else {}
+    headers = {"X-Session-Id": "mine"} if identity == "header" else {}
+    first = history(1)
+
+    def turn(*texts):
+        asked = {**headers, "X-Request-Id": f"{len(auto.decodes[0].seen)}"}
+        answer = auto.client.turn(endpoint, [*first, *texts], headers=asked, **members)
+        assert answer.status == 200
+        return auto.client.logged(asked["X-Request-Id"])
+
+    turn()
+    held = turn("Once upon a time", LONG)
+    other = turn("Once upon a time", LONG.upper())
+    assert [line["path"] for line in (held, other)] == ["readback", "readback"]
+    assert reasons() == {("prefill", "new"): 1, ("readback", "long-suffix"): 2}
+    # Of the other branch's 4,400 bytes nothing counts as held.
+    assert int(other["held_tokens"]) < 400
+    assert int(other["suffix_tokens"]) > 1000
+    # The first turn again is all held; what comes after that is short again.
+    again = turn()
+    assert (again["path"], int(again["suffix_tokens"])) == ("decode-local", 0)
+    assert turn("Once upon a time", "And then?")["path"] == "decode-local"
+
+
 def test_the_limits_of_what_decode_computes_alone(own, history):
     stage = own(path="auto", decode_local_tokens=0)
     stage.client.turn(Endpoint.CHAT, history(1))
@@ -85,12 +116,7 @@ def test_a_busy_decode_engine_is_spared(own, history):
         client.turn(Endpoint.CHAT, history(1), conversation_id=name)
     decode.fault = Fault(delay_s=0.4, only=1)
     turn = [*history(1), "Once upon a time", middle]
-    body = {
-        "model": "m",
-        "conversation_id": "one",
-        "messages": [{"role": "user", "content": "\n".join(turn)}],
-    }
-    connection = client.send("POST", Endpoint.CHAT, body)
+    connection = client.send("POST", Endpoint.CHAT, body_of(Endpoint.CHAT, turn, conversation_id="one"))
     wait_until(lambda: len(decode.seen) == 3)
     assert client.metric("pd_router_leg_pending_tokens", role="decode") > 0
     assert client.turn(Endpoint.CHAT, turn, conversation_id="two").path == "readback"

@@ -87,14 +87,15 @@ class Exchange:
         if found is None:
             return Turn(facts.transferable, facts.forced)
         held, handle = found.held, found.held.handle
-        suffix = costs.suffix_tokens(
+        common, suffix = costs.held_and_new(
             history_bytes=facts.history_bytes,
             held_bytes=held.history_bytes,
             held_tokens=held.tokens,
             held_prompt=held.prompt_tokens,
+            new_bytes=found.new_bytes,
         )
         record = self._call.record
-        record.held_tokens, record.suffix_tokens = held.tokens, suffix
+        record.held_tokens, record.suffix_tokens = common, suffix
         return Turn(
             facts.transferable,
             facts.forced,
@@ -102,8 +103,8 @@ class Exchange:
             decode_here=holder is not None,
             handle=handle is not None,
             proven=handle is not None and handle.proven,
-            prompt_tokens=held.tokens + suffix,
-            held_tokens=held.tokens,
+            prompt_tokens=common + suffix,
+            held_tokens=common,
             suffix_tokens=suffix,
             pending_tokens=0 if holder is None else holder.pending_tokens,
         )

@@ -66,7 +66,9 @@ def _measure(state: RouterState, facts: Facts, call: Call) -> None:
         return
     state.costs.observe_prompt(prompt, history_bytes=facts.history_bytes)
     if record.offered:
-        state.costs.observe_readback(took, prompt=prompt, held=record.held_tokens or 0)
+        state.costs.observe_readback(
+            took, prompt=prompt, held=record.held_tokens or 0, read=record.kv_read_tokens
+        )
     else:
         state.costs.observe_prefill(took, prompt=prompt)
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from toolkit.router.memory.conversation import Conversation, Home
+from toolkit.router.memory.conversation import END_BYTES, MOST_ENDS, Conversation, Home
 from toolkit.router.memory.conversations import Conversations
 from toolkit.router.memory.records import Held, Released
 
@@ -42,6 +42,26 @@ class TestFinding:
         assert conversations.find(turns.chat("c")) is None
         assert conversations.find(turns.chat("a")) is None
         assert conversations.events["miss"] == 2
+
+    def test_of_a_branch_what_comes_after_the_common_turn_is_new(self, conversations, save, turns):
+        for said in ("a", "ab", "abc"):
+            save(turns.chat(*said))
+        found = {said: conversations.find(turns.chat(*said)) for said in ("abc", "abcd", "ab", "abx", "axy")}
+        sizes = {said: turns.chat(*said).sizes for said in found}
+        assert {said: one.new_bytes for said, one in found.items()} == {
+            "abc": None,
+            "abcd": None,
+            "ab": 0,
+            "abx": sum(sizes["abx"][-2:]),
+            "axy": sum(sizes["axy"][-4:]),
+        }
+
+    def test_of_a_branch_of_a_text(self, conversations, save, turns):
+        first = "a" * 600
+        for text in (first, first + "b" * 3000):
+            save(turns.prompt(text))
+        texts = [first + "b" * 3000 + "c", first, first + "x" * 9000]
+        assert [conversations.find(turns.prompt(text)).new_bytes for text in texts] == [None, 0, 9000]
 
     def test_another_tenant_with_the_same_history_finds_nothing(self, conversations, save, turns, make_turns):
         other = make_turns(tenant=b"u" * 16)
@@ -118,6 +138,61 @@ class TestNames:
         save(turns.prompt("short", name="n"), "named")
         found = conversations.find(turns.prompt("short and more", name="n"))
         assert lease_of(found) == "named"
+
+    def test_how_much_is_new_to_it_is_told_by_the_history(self, conversations, save, turns):
+        for said in ("a", "ab", "abc"):
+            save(turns.chat(*said, name="n"))
+        new = {
+            said: conversations.find(turns.chat(*said, name="n")).new_bytes
+            for said in ("abc", "abcd", "ab", "abx", "a", "ax", "x")
+        }
+        sizes = {said: turns.chat(*said).sizes for said in new}
+        assert new == {
+            # The newest turn again, and the next one.
+            "abc": None,
+            "abcd": None,
+            "ab": 0,
+            "abx": sum(sizes["abx"][-2:]),
+            "a": 0,
+            "ax": sum(sizes["ax"][-2:]),
+            "x": sum(sizes["x"]),
+        }
+
+    def test_another_history_under_its_name_is_its_history_from_then_on(self, conversations, save, turns):
+        for said in ("a", "ab", "x", "xy"):
+            save(turns.chat(*said, name="n"))
+        found = {said: conversations.find(turns.chat(*said, name="n")) for said in ("xyz", "xb", "abc")}
+        sizes = {said: turns.chat(*said).sizes for said in found}
+        assert {said: one.new_bytes for said, one in found.items()} == {
+            "xyz": None,
+            "xb": sum(sizes["xb"][-2:]),
+            "abc": sum(sizes["abc"]),
+        }
+
+    def test_of_a_text_under_a_name(self, conversations, save, turns):
+        first, second = "a" * 600, "a" * 600 + "b" * 3000
+        for text in (first, second):
+            save(turns.prompt(text, name="n"))
+        texts = [second, second + "c", first, first + "x" * 9000, "y" * 4000]
+        found = [conversations.find(turns.prompt(text, name="n")).new_bytes for text in texts]
+        # With the opening quote the last one has a byte more.
+        assert found == [None, None, 0, 9000, 4001]
+
+    def test_without_a_history_it_cannot_be_told(self, conversations, save, turns):
+        save(turns.prompt("short", name="n"))
+        assert conversations.find(turns.prompt("other", name="n")).new_bytes is None
+        assert conversations.find(turns.prompt("y" * 4000, name="n")).new_bytes is None
+        save(turns.prompt("y" * 4000, name="n"))
+        assert conversations.find(turns.prompt("other", name="n")).new_bytes is None
+
+    def test_no_more_turns_of_it_than_of_others_are_remembered(self, conversations, save, turns):
+        said = [f"{number}" for number in range(20)]
+        for number in range(1, 21):
+            save(turns.chat(*said[:number], name="n"))
+        (entry,) = conversations.entries()
+        assert len(entry.ends) == MOST_ENDS * END_BYTES
+        found = [conversations.find(turns.chat(*said[:number], name="n")).new_bytes for number in (13, 12)]
+        assert found == [0, sum(turns.chat(*said[:12]).sizes)]
 
     def test_the_next_save_supersedes(self, conversations, save, turns):
         save(turns.chat("a", name="n"), "first")

@@ -125,11 +125,66 @@ def test_tokens_of_a_prompt_from_its_bytes():
 )
 def test_how_much_of_a_turn_is_new(held_prompt, expected):
     sizes = {"history_bytes": 28_000, "held_bytes": 24_000, "held_tokens": 6700}
-    found = Costs().suffix_tokens(**sizes, held_prompt=held_prompt)
-    assert found == pytest.approx(expected, abs=120 if held_prompt == 5300 else 0)
+    held, new = Costs().held_and_new(**sizes, held_prompt=held_prompt)
+    assert held == 6700
+    assert new == pytest.approx(expected, abs=120 if held_prompt == 5300 else 0)
 
 
 def test_a_shortened_history_may_be_another_one():
     """What was left out may stand at its beginning: then decode's cache has nothing of the rest."""
-    found = Costs().suffix_tokens(history_bytes=800, held_bytes=900, held_tokens=300, held_prompt=200)
-    assert found == 200
+    found = Costs().held_and_new(history_bytes=800, held_bytes=900, held_tokens=300, held_prompt=200)
+    assert found == (0, 200)
+
+
+@pytest.mark.parametrize(
+    ("new_bytes", "expected"),
+    [
+        # A branch from an early turn: the rest of what decode holds is another branch's.
+        (20_000, (1000, 5000)),
+        # Nothing in common, under one name.
+        (24_000, (0, 6000)),
+        # An early turn again: no more is held of it than its own tokens.
+        (0, (6000, 0)),
+    ],
+)
+def test_of_another_branch_only_what_is_common_is_held(new_bytes, expected):
+    sizes = {"history_bytes": 24_000, "held_bytes": 24_000, "held_tokens": 6700, "held_prompt": 6000}
+    assert Costs().held_and_new(**sizes, new_bytes=new_bytes) == expected
+
+
+def test_images_in_a_history_do_not_make_the_text_that_follows_cheap():
+    """Measured: 2.7 MB of an image are some 1,000 tokens."""
+    held = {"held_bytes": 2_700_000, "held_tokens": 1057, "held_prompt": 1057}
+    assert Costs().held_and_new(history_bytes=2_892_000, **held) == (1057, 12_000)
+    costs = Costs()
+    for _ in range(MEASURED_FROM):
+        costs.observe_prompt(1057, history_bytes=2_700_000)
+    assert costs.prompt_tokens(192_000) == 12_000
+
+
+def reads(**told):
+    """What a read of 8,000 tokens that took 20 ms is taken to cost after four more readings."""
+    costs = Costs()
+    for _ in range(MEASURED_FROM):
+        costs.observe_prefill(1000, prompt=10_000)
+    for _ in range(2 * MEASURED_FROM):
+        costs.observe_readback(220, prompt=10_000, held=8_000, read=8_000)
+    for _ in range(4):
+        costs.observe_readback(**told)
+    return costs.estimate(Path.READBACK, prompt=8_000, held=8_000, suffix=0)
+
+
+def test_of_a_read_that_brought_nothing_only_a_long_wait_is_learned():
+    assert reads(ms=1000, prompt=10_000, held=8_000, read=0) == pytest.approx(20)
+    assert reads(ms=1100, prompt=10_000, held=8_000, read=0) == pytest.approx(20)
+    # Prefill waited for a holder that did not answer.
+    assert reads(ms=6000, prompt=10_000, held=8_000, read=0) == pytest.approx(5000)
+    # What was not read had to be computed: that is not the read's cost.
+    assert reads(ms=620, prompt=10_000, held=8_000, read=4_000) == pytest.approx(20)
+
+
+def test_a_read_that_brought_nothing_tells_nothing_before_prefill_is_measured():
+    costs = Costs()
+    for _ in range(MEASURED_FROM):
+        costs.observe_readback(1000, prompt=10_000, held=8_000, read=0)
+    assert costs.estimate(Path.READBACK, prompt=10_000, held=8_000, suffix=2_000) is None

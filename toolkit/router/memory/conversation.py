@@ -144,6 +144,9 @@ class Found(NamedTuple):
 
     held: Held
     conversation: Conversation
+    new_bytes: int | None = None
+    """Of the request's history after the latest turn that both have. None: that is the conversation's newest
+    one, or it cannot be told."""
 
 
 def size_of(handle: Handle | None) -> int:

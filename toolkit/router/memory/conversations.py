@@ -25,6 +25,7 @@ from toolkit.router.memory.conversation import (
 from toolkit.router.memory.directory import Directory
 from toolkit.router.memory.handle import Handle
 from toolkit.router.memory.index import MOST_NUMBER
+from toolkit.router.memory.overlap import ends_of_named, new_bytes
 from toolkit.router.memory.records import Entry, Held, Journal, Released
 from toolkit.router.request.identity import KEY_BYTES, TENANT_BYTES, Keys
 
@@ -99,7 +100,7 @@ class Conversations:
         self._by_use.remove(found)
         found.used_at = self._clock()
         self._by_use.add(found)
-        return Found(held, found)
+        return Found(held, found, new_bytes(keys, found, match.place))
 
     def take(self, found: Found) -> Handle | None:
         """The handle, for the one turn that will have prefill read it; None: another turn has it."""
@@ -129,7 +130,10 @@ class Conversations:
         released = self.expire()
         self.events["saved"] += 1
         match = self._match(keys)
-        ids, ends = (keys.explicit, b"") if keys.explicit is not None else _chained_ids(keys, match)
+        if keys.explicit is not None:
+            ids, ends = keys.explicit, ends_of_named(keys, None if match is None else match.conversation)
+        else:
+            ids, ends = _chained_ids(keys, match)
         conversation = Conversation(self._home(held.leg), ids, keys.explicit is not None, ends, held)
         handle = held.handle
         if match is not None:

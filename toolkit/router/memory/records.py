@@ -47,7 +47,8 @@ class Entry:
         key: names it; 32 bytes.
         ids: the tenant's 16 bytes, then 16 for each key that finds it.
         named: found by the client's name alone.
-        ends: of a prompt's text, 20 bytes for each end: grid point and length.
+        ends: 20 bytes for each turn: of a prompt's text the grid point before its end and the length; of what
+            has a name the digest of the turn's history and, of a text, the length.
     """
 
     key: bytes

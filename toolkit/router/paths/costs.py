@@ -13,6 +13,8 @@ MEASURED_FROM = 3
 PROBE_EVERY = 64
 """Of the turns for which a path was measured to be too slow, every so manieth takes it all the same."""
 UNMEASURED_TOKENS_PER_BYTE = 0.25
+LEAST_TOKENS_PER_BYTE = 1 / 16
+"""No text has fewer; images in a history do, and what is added to them may be text."""
 _CHANGED = 2.0
 _REFIT_EVERY = 8
 
@@ -79,10 +81,17 @@ class Costs:
         """A prefill leg that was offered nothing to read."""
         self._prefill.observe(prompt, ms)
 
-    def observe_readback(self, ms: float, *, prompt: int, held: int) -> None:
-        """A prefill leg that was offered so many tokens, whether or not it read them all."""
-        computing = (self._prefill.each or 0.0) * max(0, prompt - held)
-        self._read.observe(held, max(0.0, ms - computing))
+    def observe_readback(self, ms: float, *, prompt: int, held: int, read: int | None = None) -> None:
+        """A prefill leg that was offered so many tokens, whether or not it read them all.
+
+        read: how many it did read; None: not told. Of a read that brought nothing only a long wait tells
+        something: prefill computed the prompt, which may take longer or shorter than expected.
+        """
+        computing = (self._prefill.each or 0.0) * max(0, prompt - (held if read is None else read))
+        waited = max(0.0, ms - computing)
+        if read == 0 and (not computing or waited < computing):
+            return
+        self._read.observe(held, waited)
 
     def observe_pull(self, ms: float, *, prompt: int) -> None:
         """From decode's request to its first token, after a prefill leg; known of streams only."""
@@ -99,7 +108,7 @@ class Costs:
             seen.append(tokens / history_bytes)
             self._unrated += 1
             if self._unrated >= min(_REFIT_EVERY, len(seen) // 2):
-                self._rate = _median(sorted(seen))
+                self._rate = max(LEAST_TOKENS_PER_BYTE, _median(sorted(seen)))
                 self._unrated = 0
 
     def estimate(self, path: Path, *, prompt: int, held: int, suffix: int) -> float | None:
@@ -119,24 +128,35 @@ class Costs:
         """How many tokens a prompt of so many bytes of JSON may have."""
         return round(self._rate * history_bytes)
 
-    def suffix_tokens(
-        self, *, history_bytes: int, held_bytes: int, held_tokens: int, held_prompt: int | None
-    ) -> int:
-        """How many tokens a turn may add to what decode holds.
+    def held_and_new(
+        self,
+        *,
+        history_bytes: int,
+        held_bytes: int,
+        held_tokens: int,
+        held_prompt: int | None,
+        new_bytes: int | None = None,
+    ) -> tuple[int, int]:
+        """How many of a turn's tokens decode may hold, and how many it would have to compute.
 
         Args:
             history_bytes: of this turn. held_bytes: of the turn that left what decode holds.
             held_tokens: prompt and answer of that turn; held_prompt: its prompt alone, where that is known.
+            new_bytes: of this turn's history after what both have in common, where that is not all of the
+                held turn's.
         """
+        rate = self._rate
+        if held_prompt and held_bytes:
+            rate = max(LEAST_TOKENS_PER_BYTE, held_prompt / held_bytes)
+        if new_bytes is not None:
+            common = max(0, history_bytes - new_bytes)
+            return min(held_tokens, round(rate * common)), round(rate * new_bytes)
         if history_bytes < held_bytes:
             # It does not go on from there.
-            return self.prompt_tokens(history_bytes)
-        added = history_bytes - held_bytes
-        if not held_prompt or not held_bytes:
-            return round(self._rate * added)
+            return 0, self.prompt_tokens(history_bytes)
         # The new bytes begin with the answer, whose tokens decode holds already.
-        answered = max(0, held_tokens - held_prompt)
-        return max(0, round(held_prompt / held_bytes * added) - answered)
+        answered = max(0, held_tokens - held_prompt) if held_prompt and held_bytes else 0
+        return held_tokens, max(0, round(rate * (history_bytes - held_bytes)) - answered)
 
     def probes(self, path: Path) -> bool:
         """Whether this turn shall take a path that was measured to be too slow; counts how often it was."""

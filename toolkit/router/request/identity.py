@@ -87,12 +87,14 @@ class Keys:
             fixed grid, which only tell where to look (`Text.keys_at`).
         end: the key under which this turn is saved; None: nothing to tell it by.
         text: of a prompt's text or tokens; None where the history has parts.
+        sizes: bytes of each message.
     """
 
     explicit: bytes | None
     chain: tuple[bytes, ...] = ()
     end: bytes | None = None
     text: Text | None = None
+    sizes: tuple[int, ...] = ()
 
 
 def tenant(headers: _HasValues, secret: bytes) -> bytes:
@@ -124,7 +126,7 @@ def keys_of_messages(scope: Scope, messages: Sequence[bytes], name: str | None =
         # No JSON text has a zero byte: parts do not run into each other.
         update(b"\0")
         chain.append(whose + digest())
-    return Keys(_named(scope, "name", name), tuple(chain), chain[-1])
+    return Keys(_named(scope, "name", name), tuple(chain), chain[-1], sizes=tuple(map(len, messages)))
 
 
 def keys_of_prompt(scope: Scope, prompt: bytes, name: str | None = None) -> Keys:
