@@ -1,6 +1,7 @@
 """Who may use the router, and over what: API keys, the engines' own key, TLS."""
 
 import datetime
+import hashlib
 import http.client
 import ipaddress
 import json
@@ -86,6 +87,23 @@ def test_each_key_has_conversations_and_responses_of_its_own(own, keys, conversa
         404,
         401,
     ]
+
+
+def test_what_others_see_of_a_request_names_neither_conversation_nor_response(own, keys, conversation):
+    client = own(api_keys=keys).client
+    for headers in (ALICE, BOB, ALICE):
+        client.chat(conversation, headers=headers)
+    made = client.turn(Endpoint.RESPONSES, ["hello"], headers=ALICE).json["id"]
+    assert client.ask("GET", f"/v1/responses/{made}", headers=ALICE).status == 200
+    assert client.ask("GET", "/nope/alice-k3y").status == 404
+    state = client.ask("GET", "/router/state", headers=BOB)
+    rows = state.json["recent"]
+    assert [row["endpoint"] for row in rows[:3]] == ["other", "/v1/responses/ID", Endpoint.RESPONSES]
+    first, second, third = (row["conversation"] for row in rows[:2:-1])
+    # One name of two tenants is two conversations, and nobody finds either by trying names.
+    assert first == third != second
+    assert hashlib.sha256(conversation.encode()).hexdigest()[:12] not in (first, second)
+    assert not any(secret in state.body for secret in (made.encode(), conversation.encode(), b"alice-k3y"))
 
 
 @pytest.mark.parametrize(

@@ -181,3 +181,25 @@ def test_urls_lose_their_last_slash():
 )
 def test_what_contradicts_itself_is_refused(changed, said):
     assert said in refusal(**changed)
+
+
+@pytest.mark.parametrize("written", ["access_log", "map_file"])
+@pytest.mark.parametrize(
+    "other",
+    ["members", "api_keys", "lease_secret_file", "tls_cert", "tls_key", "access_log", "map_file"],
+)
+def test_what_the_router_writes_has_a_file_of_its_own(written, other, tmp_path):
+    if other == written:
+        return
+    (tmp_path / "folder").mkdir()
+    again = tmp_path / "folder" / ".." / "file"
+    files = {"tls_cert": tmp_path / "cert", "tls_key": tmp_path / "key"} if other.startswith("tls") else {}
+    said = refusal(**{**files, written: tmp_path / "file", other: again})
+    flags = ["--" + name.replace("_", "-") for name in (written, other)]
+    assert all(flag in said for flag in flags)
+    assert "is the file of" in said
+
+
+def test_certificate_and_key_may_be_one_file(tmp_path):
+    both = tmp_path / "both"
+    assert RouterConfig(**GOOD, tls_cert=both, tls_key=both, access_log=tmp_path / "log").tls_key == both

@@ -22,7 +22,12 @@ BROKEN = {
     "cut-body": ({"reset": "head"}, 502),
     "hang": ({"hang": "answer"}, 504),
 }
-NOT_JSON = {"not-json": ({"status": 200, "body": b"<html>"}, 502)}
+NOT_JSON = {
+    "not-json": ({"status": 200, "body": b"<html>"}, 502),
+    "half-an-object": ({"status": 200, "body": b'{"id": "x", "choi'}, 502),
+    "a-list": ({"status": 200, "body": b"[]"}, 502),
+    "nothing": ({"status": 200, "body": b""}, 502),
+}
 EARLY_STREAM = {
     "cut-stream": ({"reset": "stream", "after_events": 0}, 502),
     "empty-stream": ({"ends": b"", "after_events": 0}, 502),
@@ -121,13 +126,13 @@ def test_the_only_prefill_leg_fails(brief, endpoint, name, stream):
     wait_until(lambda: all(seen.ended != "running" for seen in brief.prefills[0].seen))
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", BROKEN | NOT_JSON)
 @both_modes
 @every_endpoint
 def test_the_only_decode_leg_fails_before_its_first_byte(brief, endpoint, name, stream):
-    brief.decodes[0].fault = fault(BROKEN, name)
+    brief.decodes[0].fault = fault(BROKEN | NOT_JSON, name)
     answer = brief.client.turn(endpoint, ["hello"], stream=stream)
-    assert answer.status == BROKEN[name][1]
+    assert answer.status == (BROKEN | NOT_JSON)[name][1]
     if name in ("500", "503"):
         assert answer.body == INJECTED
     else:
@@ -175,13 +180,13 @@ def test_one_broken_prefill_leg_of_two_is_never_seen_by_a_client(brief_square, n
     assert stage.prefills[0].seen
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", BROKEN | NOT_JSON)
 @both_modes
 @every_endpoint
 def test_a_decode_leg_that_fails_early_is_replaced_with_a_fresh_prefill(
     brief_square, conversation, endpoint, name, stream
 ):
-    replaced_after(brief_square, conversation, endpoint, fault(BROKEN, name), stream)
+    replaced_after(brief_square, conversation, endpoint, fault(BROKEN | NOT_JSON, name), stream)
 
 
 @pytest.mark.parametrize("name", EARLY_STREAM)

@@ -49,6 +49,18 @@ def test_decode_that_is_gone_before_anybody_noticed(engine, router, endpoint, st
     assert len(prefill.seen) == asked
 
 
+def test_blocks_that_prefill_was_never_offered_count_as_such(engine, router, conversation):
+    _, decode_url = engine("decode")
+    with serve_engine(FakeEngine("prefill", "gone")) as url:
+        client = router([url], [decode_url], health_interval_s=60)
+        assert client.chat(conversation).path == "prefill"
+    answer = client.chat(conversation)
+    assert (answer.status, answer.path) == (200, "decode-local")
+    line = client.logged(answer.headers["x-request-id"])
+    assert (line["reason"], line["readback"]) == ("prefill-away", "none")
+    assert client.metric("pd_router_readback_total", outcome="unknown") == 0
+
+
 @both_modes
 @every_endpoint
 @pytest.mark.parametrize("noticed", [True, False])

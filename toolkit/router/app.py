@@ -53,6 +53,7 @@ class App:
             return
         call = Call(request, reply, _ERRORS.get(request.path, "openai"))
         record = call.record
+        record.route = self._route(request.path)
         try:
             await self._admitted(call)
         except Refusal as refusal:
@@ -90,6 +91,11 @@ class App:
             call.record.queue_ms = (time.monotonic() - call.record.started) * 1000
             await work(call)
 
+    def _route(self, path: str) -> str:
+        if path in self._works:
+            return path
+        return "/v1/responses/ID" if path.startswith("/v1/responses/") else "other"
+
     def _work(self, request: Request) -> Work:
         methods = self._works.get(request.path)
         if methods is None and request.path.startswith("/v1/responses/"):
@@ -107,8 +113,8 @@ class App:
         credential = tenant(request.headers, state.tenant_secret)
         facts = read_request(_ENDPOINTS[request.path], request.body, request.headers, credential)
         record.stream = facts.stream
-        if facts.conversation is not None:
-            record.conversation, record.identity = facts.conversation, "explicit"
+        if facts.keys.explicit is not None and facts.conversation is not None:
+            record.conversation, record.identity = facts.keys.explicit, "explicit"
         elif facts.keys.chain:
             record.conversation, record.identity = facts.keys.chain[0], "automatic"
         headers = to_engine(request.headers, record.request_id, state.engine_authorization)

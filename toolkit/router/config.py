@@ -86,6 +86,7 @@ class RouterConfig:
         for name in _FROM_ZERO:
             _check_number(_flag(name), getattr(self, name), least=0)
         self._check_hold()
+        self._check_files()
 
     def _check_engines(self) -> None:
         for role, urls, example in (
@@ -135,8 +136,30 @@ class RouterConfig:
                 next_step="give --lease-hold more seconds than --ttl, or leave it out",
             )
 
+    def _check_files(self) -> None:
+        """What the router writes is nothing else's file."""
+        files = {name: getattr(self, name) for name in _FILES}
+        resolved = {name: file.resolve() for name, file in files.items() if file is not None}
+        for written in ("access_log", "map_file"):
+            for name, file in resolved.items():
+                if name != written and file == resolved.get(written):
+                    raise SettingsError(
+                        f"{_flag(name)} {files[name]} is the file of {_flag(written)} too.",
+                        next_step=f"give {_flag(written)} a file of its own",
+                    )
+
 
 _MOST = 10**15
+_FILES = (
+    "members",
+    "tls_cert",
+    "tls_key",
+    "api_keys",
+    "engine_key_file",
+    "lease_secret_file",
+    "map_file",
+    "access_log",
+)
 _POSITIVE = (
     "ttl_s",
     "max_conversations",
@@ -174,6 +197,7 @@ _ON_COMMAND_LINE = {
     "health_interval_s",
     "eject_after",
     "drain_timeout_s",
+    *_FILES,
 }
 
 

@@ -194,6 +194,8 @@ class DecodeLeg:
             raise AnsweredBadly(leg, answer)
         if stream.status >= 400:
             raise PassOn(leg, answer)
+        if not _may_be_object(answer.body):
+            raise _unfit(leg)
         try:
             cut = cut_member(answer.body, self._facts.dialect.nests)
         except NotAnObject:
@@ -227,6 +229,11 @@ class DecodeLeg:
             tokens = handle.tokens
         held = Held(leg.url, handle, tokens, facts.history_bytes, now, now, record.prompt_tokens)
         self._state.save(facts.keys, leg, held)
+
+
+def _may_be_object(body: bytes) -> bool:
+    """An engine's answer is a JSON object; whether all of it is one is the client's to read."""
+    return body.lstrip()[:1] == b"{" and body.rstrip()[-1:] == b"}"
 
 
 def _unfit(leg: Leg) -> EngineFailed:

@@ -194,7 +194,7 @@ class Exchange:
             params = await prefill(self._state, self._facts, self._call, self._headers, leg, handle)
         except BaseException as error:
             if isinstance(error, EngineFailed) and not error.sent:
-                self._handle = handle
+                self._handle, self._call.record.offered = handle, False
             elif handle.lease is not None:
                 # It may be half read: nobody else may have it, and nobody comes back for it.
                 leases.release(decode, handle.lease)

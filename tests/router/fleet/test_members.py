@@ -214,6 +214,7 @@ def test_a_runs_engines_are_what_its_jobs_have_published(tmp_path):
         ("[]", "decode-1.json: url = null is no text"),
         ('{"name": "decode-1"}', "decode-1.json: url = null is no text"),
         ('{"url": "http://h"', "decode-1.json is not JSON"),
+        ("[" * 200_000, "decode-1.json is not JSON"),
         ('{"url": "http://a b"}', "decode-1.json: url = 'http://a b' has a blank"),
     ],
 )
@@ -223,6 +224,15 @@ def test_what_a_job_published_is_checked_too(tmp_path, text, said):
     with pytest.raises(SettingsError) as caught:
         read_members(tmp_path)
     assert said in caught.value.what
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(tmp_path):
+    (tmp_path / "endpoints" / "decode-1.json").mkdir(parents=True)
+    with pytest.raises(SettingsError) as caught:
+        read_members(tmp_path)
+    assert (
+        caught.value.what == f"{tmp_path}/endpoints/decode-1.json cannot be read: it is not a regular file."
+    )
 
 
 @pytest.mark.parametrize("what", ["endpoints", "run"])

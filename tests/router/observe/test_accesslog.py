@@ -13,7 +13,7 @@ from toolkit.router.observe.accesslog import FLUSH_S, AccessLog, log_line
 from toolkit.router.paths.choice import Path, Reason
 
 FULL = {
-    "conversation": "c1",
+    "conversation": b"c1",
     "identity": "explicit",
     "path": Path.READBACK,
     "reason": Reason.LONG_SUFFIX,

@@ -40,10 +40,9 @@ def test_only_a_stream_that_began_has_a_time_to_first_token(ended, fields, ttft_
     assert record.total_ms == 500.0
 
 
-@pytest.mark.parametrize("name", ["a name", b"\x00\xff key", "lone \ud800 surrogate"])
-def test_a_conversation_is_shown_as_a_digest(ended, name):
-    raw = name if isinstance(name, bytes) else name.encode("utf-8", "replace")
-    assert ended(conversation=name).digest == hashlib.sha256(raw).hexdigest()[:12]
+def test_a_conversation_is_shown_as_a_digest(ended):
+    key = b"\x00\xff key"
+    assert ended(conversation=key).digest == hashlib.sha256(key).hexdigest()[:12]
     assert ended().digest is None
 
 

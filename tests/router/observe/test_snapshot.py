@@ -171,7 +171,7 @@ def test_edges_are_in_order_and_about_evenly_spaced_on_a_log_scale():
 def test_the_last_requests_are_listed_newest_first(sources, end, clock):
     for number in range(REQUESTS_SHOWN + 5):
         clock.now = 1000.0 + number
-        end(request_id=f"r{number}", conversation="c1", path="prefill", reason="first", status=200)
+        end(request_id=f"r{number}", conversation=b"c1", path="prefill", reason="first", status=200)
     rows = snapshot(sources)["recent"]
     assert [row["request_id"] for row in rows] == [
         f"r{number}" for number in range(REQUESTS_SHOWN + 4, 4, -1)

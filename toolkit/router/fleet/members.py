@@ -162,7 +162,7 @@ def _published(file: Path) -> Member:
     role: Role = "prefill" if file.stem.startswith("prefill") else "decode"
     try:
         published = json.loads(read_regular(file).data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError(f"{file} is not JSON.", next_step=_NEXT) from error
     url = published.get("url") if isinstance(published, dict) else None
     return _member(role, url, False, f"{file}: url")

@@ -23,8 +23,10 @@ def read_regular(path: Path, most: int = -1) -> Content:
         OSError: it cannot be opened or read, or is a pipe, socket, device or folder.
     """
     # A pipe without a writer is opened at once this way; of a regular file it changes nothing.
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        mode = os.fstat(file.fileno()).st_mode
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(opened).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(opened)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    with os.fdopen(opened, "rb") as file:
         return Content(file.read(most), stat.S_IMODE(mode))

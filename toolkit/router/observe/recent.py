@@ -47,7 +47,7 @@ class Recent:
             Row(
                 record.ended_at,
                 record.request_id,
-                record.endpoint,
+                record.route,
                 record.path,
                 record.reason,
                 record.prompt_tokens,

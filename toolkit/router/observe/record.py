@@ -27,9 +27,11 @@ class RequestRecord:
     request_id: str
     started: float
     endpoint: str | None = None
+    # The endpoint without what clients put into it, for those who may see others' requests.
+    route: str | None = None
     stream: bool = False
-    # The client's own name for the conversation, or the key of an automatic one: only a digest is shown.
-    conversation: str | bytes | None = None
+    # A key that holds the tenant's (identity.py), so that nobody tells a name by its digest.
+    conversation: bytes | None = None
     identity: Identity = "none"
     path: str | None = None
     # Why this path: one of a fixed set of short texts, since it labels metrics.
@@ -99,10 +101,9 @@ def is_failure(status: int | None, outcome: str) -> bool:
     return (status is not None and status >= 500) or outcome in _FAILURES
 
 
-def conversation_digest(conversation: str | bytes) -> str:
-    """The first 12 hex digits of the SHA-256: enough to follow a conversation, not to read its name."""
-    raw = conversation.encode("utf-8", "replace") if isinstance(conversation, str) else conversation
-    return hashlib.sha256(raw).hexdigest()[:12]
+def conversation_digest(key: bytes) -> str:
+    """The first 12 hex digits of the SHA-256: enough to follow a conversation."""
+    return hashlib.sha256(key).hexdigest()[:12]
 
 
 def trace_id(traceparent: bytes | None) -> str | None:
