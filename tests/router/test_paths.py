@@ -1,6 +1,7 @@
 """Which way a turn takes and why: what the client and the deployment force, and what `auto` chooses; in the
 answer, the log and the metrics."""
 
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -99,6 +100,23 @@ def test_a_turn_of_another_history_is_long_however_much_the_conversation_holds(
     again = turn()
     assert (again["path"], int(again["suffix_tokens"])) == ("decode-local", 0)
     assert turn("Once upon a time", "And then?")["path"] == "decode-local"
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_branch_with_little_in_common_leaves_the_handle_to_the_other(auto, reasons, named):
+    def ask(*texts):
+        members = {"conversation_id": "mine"} if named else {}
+        return auto.client.turn(Endpoint.CHAT, texts, **members)
+
+    first = f"Hello {uuid.uuid4().hex}"
+    ask(first)
+    ask(first, "Once upon a time", LONG)
+    forks = [ask(first, "Once upon a time", f"{number} {LONG}") for number in range(3)]
+    assert [fork.path for fork in forks] == ["prefill"] * 3
+    assert reasons()["prefill", "no-handle"] == 3
+    # A name has the newest turn's handle alone.
+    kept = ask(first, "Once upon a time", LONG, "Once upon a time", LONG)
+    assert (kept.path, kept.read_tokens > 0) == (("prefill", False) if named else ("readback", True))
 
 
 def test_the_limits_of_what_decode_computes_alone(own, history):

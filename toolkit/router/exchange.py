@@ -12,7 +12,7 @@ from toolkit.router.fleet.legs import Leg, Pool
 from toolkit.router.memory.conversation import Found
 from toolkit.router.memory.handle import Handle
 from toolkit.router.outcome import PassOn, unanswered
-from toolkit.router.paths.choice import Choice, Path, Reason, Turn, choose
+from toolkit.router.paths.choice import LEAST_READ_TOKENS, Choice, Path, Reason, Turn, choose
 from toolkit.router.prefill_leg import prefill
 from toolkit.router.request.facts import Facts
 from toolkit.router.request.refusal import Refusal
@@ -101,7 +101,7 @@ class Exchange:
             facts.forced,
             found=True,
             decode_here=holder is not None,
-            handle=handle is not None,
+            handle=handle is not None and (found.new_bytes is None or common >= LEAST_READ_TOKENS),
             proven=handle is not None and handle.proven,
             prompt_tokens=common + suffix,
             held_tokens=common,

@@ -26,7 +26,7 @@ const WHY = {
   "short-suffix": "decode holds the rest and computes the little that is new",
   "long-suffix": "too much is new for decode to compute beside its streams",
   "decode-busy": "decode already computes as much as it may",
-  "no-handle": "decode may hold the history, but nobody can read it",
+  "no-handle": "decode may hold the history, but nobody can read it, or so little of it that another branch's turn keeps the handle",
   "unproven-history": "not sure that decode's blocks hold this prompt's tokens",
   "measured": "the other path was measured to be slower",
   "stored-response": "continues a response that one decode engine has stored",

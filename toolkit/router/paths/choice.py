@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from toolkit.router.paths.costs import Costs
 
 
+LEAST_READ_TOKENS = 64
+"""What vLLM finds worth a read by default. For less no turn takes the handle that another branch can use."""
+
+
 class Path(StrEnum):
     """The way of one request; sent to the client as X-KV-Path."""
 
@@ -39,7 +43,8 @@ class Reason(StrEnum):
     DECODE_BUSY = "decode-busy"
     """Decode is already computing as much as it may: prefill reads."""
     NO_HANDLE = "no-handle"
-    """Decode may hold the history, but nobody can read it."""
+    """Decode may hold the history, but nobody can read it, or so little of it that another branch's turn
+    keeps the handle."""
     UNPROVEN_HISTORY = "unproven-history"
     """The handle does not prove which tokens it holds. It covers the answer too, and nobody can tell from
     outside whether the next prompt repeats that token for token."""
