@@ -241,10 +241,10 @@ def _plausible(chance: random.Random, number: int) -> dict[str, object]:
         [("ok", 200), ("client-gone", 200), ("refused", 429), ("decode-broke", 200)], [960, 18, 12, 3]
     )[0]
     return {
-        "endpoint": chance.choice(
+        "route": chance.choice(
             ["/v1/chat/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"]
         ),
-        "conversation": f"conversation-{number % 37}",
+        "conversation": b"conversation-%d" % (number % 37),
         "identity": "explicit",
         "stream": True,
         "path": path if status == 200 else None,

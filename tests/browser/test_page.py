@@ -122,7 +122,7 @@ def test_an_answer_that_is_no_state_is_told_and_not_drawn(stand, tab, instead, t
 
 def test_markup_in_names_stays_text(stand, tab):
     stand.legs[0].url = f"http://{MARKUP}"
-    stand.end_request(path=MARKUP, reason=MARKUP, endpoint=MARKUP, status=200, ttft_ms=50.0, declined=MARKUP)
+    stand.end_request(path=MARKUP, reason=MARKUP, route=MARKUP, status=200, ttft_ms=50.0, declined=MARKUP)
     stand.end_request(
         path="readback", reason="r", offered=True, kv_read_tokens=0, status=200, declined=MARKUP
     )
@@ -170,9 +170,7 @@ def test_a_key_is_asked_for_and_stays_in_the_tab(stand, tab):
 def test_nothing_is_wider_than_the_screen(stand, tab, width, scheme):
     stand.legs[1].url = "http://" + "prefill-leg-with-a-very-long-name." * 6 + "example:8100"
     stand.places.waiting = 1024
-    stand.end_request(
-        path="prefill", reason="r" * 90, endpoint="/v1/" + "e" * 90, status=200, outcome="o" * 40
-    )
+    stand.end_request(path="prefill", reason="r" * 90, route="/v1/" + "e" * 90, status=200, outcome="o" * 40)
     tab.resize(width, scheme=scheme)
     tab.open(stand.url)
     tab.wait_for_status("Serving")

@@ -94,17 +94,20 @@ class Exchange:
             held_prompt=held.prompt_tokens,
             new_bytes=found.new_bytes,
         )
-        record = self._call.record
+        record, prompt = self._call.record, common + suffix
         record.held_tokens, record.suffix_tokens = common, suffix
+        # Under a name the last common turn is the least that is common: an edit may come well behind it. Of a
+        # branch it is nearly all, and the handle is another branch's.
+        named, branch = found.conversation.named, found.new_bytes is not None
         return Turn(
             facts.transferable,
             facts.forced,
             found=True,
             decode_here=holder is not None,
-            handle=handle is not None and (found.new_bytes is None or common >= LEAST_READ_TOKENS),
+            handle=handle is not None and (named or not branch or common >= LEAST_READ_TOKENS),
             proven=handle is not None and handle.proven,
-            prompt_tokens=common + suffix,
-            held_tokens=common,
+            prompt_tokens=prompt,
+            held_tokens=min(held.tokens, prompt) if named and branch else common,
             suffix_tokens=suffix,
             pending_tokens=0 if holder is None else holder.pending_tokens,
         )

@@ -70,7 +70,8 @@ class Turn:
         decode_here: the decode engine that holds the conversation takes this turn.
         handle: decode's blocks can be read: there is a handle, and no other turn reads it.
         proven: the handle says by digests which tokens the blocks hold.
-        prompt_tokens, held_tokens, suffix_tokens: of the prompt, held by decode, and new to it; estimates.
+        prompt_tokens, held_tokens, suffix_tokens: of the prompt, at most to be read from decode, and at most
+            to be computed by decode itself; estimates.
         pending_tokens: what that decode engine has yet to compute for other turns of its own.
     """
 

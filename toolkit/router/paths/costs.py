@@ -91,7 +91,7 @@ class Costs:
         waited = max(0.0, ms - computing)
         if read == 0 and (not computing or waited < computing):
             return
-        self._read.observe(held, waited)
+        self._read.observe(read or held, waited)
 
     def observe_pull(self, ms: float, *, prompt: int) -> None:
         """From decode's request to its first token, after a prefill leg; known of streams only."""
@@ -112,7 +112,8 @@ class Costs:
                 self._unrated = 0
 
     def estimate(self, path: Path, *, prompt: int, held: int, suffix: int) -> float | None:
-        """Milliseconds to the first token of a turn with so many tokens in all, held by decode, and new.
+        """Milliseconds to the first token of a turn with so many tokens in all, to be read from decode, and
+        for decode to compute by itself.
 
         None where too little was measured.
         """
@@ -121,7 +122,7 @@ class Costs:
         leg = self._prefill.at(prompt) if path is Path.PREFILL else self._read.at(held)
         if leg is None:
             return None
-        computing = (self._prefill.each or 0.0) * suffix if path is Path.READBACK else 0.0
+        computing = (self._prefill.each or 0.0) * max(0, prompt - held) if path is Path.READBACK else 0.0
         return leg + computing + (self._pull.at(prompt) or 0.0)
 
     def prompt_tokens(self, history_bytes: int) -> int:
