@@ -324,6 +324,8 @@ class TestRefusing:
             "UPDATE conversations SET ids = x'0011'",
             "UPDATE conversations SET ids = zeroblob(176)",
             "UPDATE conversations SET ends = x'00'",
+            "UPDATE conversations SET ends = zeroblob(40)",
+            "UPDATE conversations SET named = 1, ids = key, ends = zeroblob(180)",
             "UPDATE conversations SET data = x'0000'",
             "UPDATE conversations SET shape = 'x'",
             "UPDATE conversations SET shape = NULL, saved_at = 'never'",

@@ -266,10 +266,14 @@ def _entry(row: tuple[Any, ...], ahead: float, now: float) -> Entry:
     if not all(map(isinstance, row, _ROW)):
         raise ValueError("a conversation's row has values of other types")
     key, ids, named, ends, leg, shape, data, tokens, history_bytes, saved_at, used_at, prompt = row
-    turns = MOST_ENDS + 1
-    whole = len(key) == KEY_BYTES and len(ids) in range(KEY_BYTES, TENANT_BYTES + turns * ID_BYTES, ID_BYTES)
-    if not whole or len(ends) % END_BYTES or (named and ids != key):
+    turns = (len(ids) - TENANT_BYTES) // ID_BYTES
+    whole = len(key) == KEY_BYTES and turns in range(1, MOST_ENDS + 1) and len(ids) % ID_BYTES == 0
+    # Of an unnamed text each turn has an end, of unnamed messages none.
+    ended = range(MOST_ENDS + 1) if named else (0, turns)
+    if not whole or divmod(len(ends), END_BYTES) not in [(count, 0) for count in ended]:
         raise ValueError("a conversation's keys are not whole")
+    if named and ids != key:
+        raise ValueError("a conversation's name is not its key")
     handle = None if shape is None else Handle.restored(shape, data)
     if handle is not None and not (handle.proven and handle.lease):
         # Whether it was read since the last write is not known, and nobody would find out.
