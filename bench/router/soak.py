@@ -223,8 +223,15 @@ async def settle(watched: Watched, client: Client, tally: Tally, files: int) -> 
     asked, right = tally.counts["requests"] - wrong[0], sum(tally.right.values()) - wrong[1]
     if asked != right:
         tally.fault(f"of {asked} requests after the trouble {asked - right} were not answered")
-    await until_true("rest", REST_S, lambda: not watched.still_at_work())
-    for left in await asyncio.to_thread(watched.still_at_work):
+    # The look that the wait ended with counts: each one may see its own connection being closed.
+    looks: list[list[str]] = []
+
+    def at_rest() -> bool:
+        looks.append(watched.still_at_work())
+        return not looks[-1]
+
+    await until_true("rest", REST_S, at_rest)
+    for left in looks[-1]:
         tally.fault(f"{left} when nobody asked any more")
     if (now := watched.files()) > files + len(watched.engine_ports):
         tally.fault(f"{now} open files, {files} before the load")
